@@ -93,7 +93,7 @@ class ServedVerifier:
 
     async def _score(self, request: ScoreRequest) -> ScoreReply:
         ids = await self.client.encoded(self._encode, request.messages, request.action)
-        server = self.client.place_of(*(message.text for message in request.messages[:2]))
+        server = self.client.server_index(*(message.text for message in request.messages[:2]))
         body = {"model": self.client.model, "input": ids, "encoding_format": "base64"}
         answer = await self.client.ask(server, EMBEDDINGS, body)
         try:

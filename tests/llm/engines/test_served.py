@@ -98,7 +98,7 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
 
 
 def test_adapters_that_the_server_cannot_load_are_named(server: OwnServer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot load these adapters .404: no adapter there"):
+    with pytest.raises(InputError, match="cannot load this adapter .404: no adapter there"):
         answers(served(server, adapter=Adapter(name="none", folder=tmp_path)), [request(1)])
 
 

@@ -66,7 +66,7 @@ def test_beside_the_stage_a_killed_server_is_started_again(tmp_path: Path) -> No
     for pid in servers(home):
         os.kill(pid, signal.SIGKILL)
     _, said = process.communicate()
-    assert process.returncode == 0 and "engine: the server died" in said, said
+    assert process.returncode == 0 and "engine server died" in said, said
     (run,) = DataRegistry(tmp_path / "data").query()
     assert run.n_episodes == 20 and run.total_cost_usd == 0.0
     assert not servers(home), "they end with the stage"
@@ -117,7 +117,7 @@ class Found:
         await asyncio.sleep(0.001)
         return Address(url="http://127.0.0.1:9", key="k")
 
-    async def lost(self) -> None:
+    async def connection_failed(self) -> None:
         raise AssertionError("nobody has called it")
 
 
