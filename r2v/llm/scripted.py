@@ -1,4 +1,4 @@
-"""The scripted model: a benchmark's expert as a model backend, priced like the LLM that it stands for."""
+"""Scripted model: a benchmark's expert as a model backend, priced like the LLM it replaces."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from r2v.config import Price
-from r2v.llm.memo import by_digest
+from r2v.llm.answer_cache import cache_by_digest
 from r2v.llm.types import Reply, Request, Sample, Usage
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-@by_digest(1 << 13)
+@cache_by_digest(1 << 13)
 def count_tokens(text: str) -> int:
-    """Tokens of a text where no tokenizer is at hand: words and punctuation marks."""
+    """Return an estimate of a text's tokens without a tokenizer: its words and punctuation marks."""
     return len(_WORD.findall(text))
 
 
 class ScriptedBackend:
-    """Answers each request with `generate(request)`; prompt and reply are counted and priced. Where samples are
-    drawn, sample k is generated under the key (*key, k)."""
+    """Backend that answers each request with `generate(request)` and prices prompt and reply. If the temperature is
+    above 0, sample k is generated under the key (*key, k)."""
 
     def __init__(self, generate: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
         self.max_batch = max_batch
         self._generate, self._name, self._price = generate, name, price
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """One reply per request, in order."""
+        """Return one reply per request, in order."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:

@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import Any
 
 from r2v.data.action import parse_action
-from r2v.llm.memo import by_digest
+from r2v.llm.answer_cache import cache_by_digest
 from r2v.router.spans import free_arguments
 from r2v.wire.message import ToolSpec
 
@@ -44,7 +44,7 @@ _SHORT = 500
 """Characters of a line that is cheaper to keep than to hash."""
 
 
-@by_digest(1 << 14)
+@cache_by_digest(1 << 14)
 def is_error(observation: str) -> bool:
     """Whether the page reports a failure."""
     return _ERROR.search(observation) is not None
@@ -70,7 +70,7 @@ def _untrusted(mark: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]
     def found(line: str) -> bool:
         return pattern.search(line) is not None
 
-    return lru_cache(1 << 14)(found), by_digest(1 << 14)(found)
+    return lru_cache(1 << 14)(found), cache_by_digest(1 << 14)(found)
 
 
 def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mark: str = "") -> dict[str, float]:
