@@ -8,15 +8,11 @@ evaluation. The oldest answers are evicted first.
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Hashable, Iterable
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 from r2v.llm.types import Request, ScoreRequest
 from r2v.wire.message import Message
-
-R = TypeVar("R")
 
 ANSWERS = 1 << 14
 """Default size, about 30 MB: twice the requests of a block's episodes."""
@@ -57,24 +53,3 @@ def chat_cache_key(request: Request) -> Hashable:
 def score_cache_key(request: ScoreRequest) -> Hashable:
     """Return the key of a verifier's request."""
     return digest_of(request.messages, request.action)
-
-
-def cache_by_digest(max_size: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
-    """Cache a function's results for the last `max_size` texts under their digests, without keeping the texts."""
-
-    def decorate(compute: Callable[[str], R]) -> Callable[[str], R]:
-        cache, evicting = AnswerCache(max_size), threading.Lock()  # a server's threads share the cache
-
-        @wraps(compute)
-        def cached(text: str) -> R:
-            key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-            result: R | None = cache.get(key)
-            if result is None:
-                result = compute(text)
-                with evicting:
-                    cache[key] = result
-            return result
-
-        return cached
-
-    return decorate

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from r2v.config import Price
-from r2v.llm.answer_cache import cache_by_digest
+from r2v.llm.answer_cache import AnswerCache
 from r2v.llm.types import Reply, Request, Sample, Usage
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+_COUNTS, _EVICTION = AnswerCache(1 << 13), threading.Lock()  # by digest of a text; an emulator's threads share them
 
 
-@cache_by_digest(1 << 13)
 def count_tokens(text: str) -> int:
     """Return an estimate of a text's tokens without a tokenizer: its words and punctuation marks."""
-    return len(_WORD.findall(text))
+    key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+    count: int | None = _COUNTS.get(key)
+    if count is None:
+        count = len(_WORD.findall(text))
+        with _EVICTION:  # two threads must not evict the same entry
+            _COUNTS[key] = count
+    return count
 
 
 class ScriptedBackend:
