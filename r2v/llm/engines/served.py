@@ -18,7 +18,7 @@ from types import TracebackType
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.decode import Draw, Drawn
-from r2v.llm.local.wording import TokenReplies, num_drawn
+from r2v.llm.local.token_replies import TokenReplies, num_drawn
 from r2v.llm.types import Reply, Request
 from r2v.wire.message import Message
 

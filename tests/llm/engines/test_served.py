@@ -15,7 +15,7 @@ from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.client import Adapter
 from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import ExternalServer, OwnServer
-from r2v.llm.local.wording import TokenReplies
+from r2v.llm.local.token_replies import TokenReplies
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
