@@ -42,7 +42,7 @@ class MemoryPlayer:
             require_measured(self.records(cell))
 
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
-        """What was played."""
+        """Return the recorded episodes of a cell."""
         return (self._played[key] for key in cell.play_keys())
 
     def plain_episodes(self, cell: Cell) -> Iterator[dict[str, Any]]:

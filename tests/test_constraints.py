@@ -1,4 +1,4 @@
-"""What a value may be stands in its annotation, and what is declared is what is refused."""
+"""Constraints in annotations: every declared bound is enforced."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _table(page: str, *heads: str) -> list[list[str]]:
 
 
 def _places(**folders: str) -> list[str]:
-    """Where each job publishes; the registry names those of collect."""
+    """Return the folder that each job publishes; those of collect come from the registry."""
     return [Path(row.place.format(**folders)).as_posix() if row.place else "data/runs/<run_id>" for row in JOBS]
 
 

@@ -1,4 +1,4 @@
-"""What a login node pays: none of its commands may load a heavy library."""
+"""Import cost on a login node: none of its commands may load a heavy library."""
 
 from __future__ import annotations
 

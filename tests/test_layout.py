@@ -161,7 +161,7 @@ def test_tests_mirror_the_package() -> None:
 
 
 def mirrored(test: Path) -> Path:
-    """Where in the package what a test file is named after stands, without a suffix."""
+    """Return the path in the package that a test file mirrors, without a suffix."""
     return PACKAGE / test.relative_to(REPOSITORY / "tests").parent / test.stem.removeprefix("test_")
 
 
@@ -221,7 +221,7 @@ def test_git_ignores_results_and_no_source() -> None:
 
 
 def test_no_line_of_the_package_swears_at_its_reader() -> None:
-    """What is unfinished is not shipped: no TODO, FIXME or NotImplementedError."""
+    """Unfinished code is not shipped: no TODO, FIXME or NotImplementedError."""
     found = [
         f"{path.name}:{number}"
         for path in MODULES

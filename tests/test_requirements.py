@@ -1,4 +1,4 @@
-"""What is installed is what was locked: every package at one version, every file by its SHA-256."""
+"""Locked requirements: every package at one version, every file by its SHA-256."""
 
 from __future__ import annotations
 

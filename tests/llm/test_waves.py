@@ -437,7 +437,7 @@ Script = list[bool]
 
 
 def alone(number: int, script: Script) -> str:
-    """What a conversation comes to without any engine."""
+    """Return the result of a conversation without an engine."""
     state = str(number)
     for is_question in script:
         state = fold(state, f"re: {state}" if is_question else "world")

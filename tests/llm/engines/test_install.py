@@ -1,4 +1,4 @@
-"""What is installed is pinned in one place and known by its hashes."""
+"""Installed packages are pinned in one place, with their hashes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def running() -> dict[int, tuple[int, str]]:
 
 
 def group_of(launcher: int) -> list[int]:
-    """What a launcher started: the leader of the group, the server, and its workers."""
+    """Return the processes of a launcher: the group's leader, the server and its workers."""
     found, group, level = running(), list[int](), [launcher]
     while level := [pid for pid, (parent, _) in found.items() if parent in level]:
         group += level

@@ -1,4 +1,4 @@
-"""What goes to a server and how its answer is read."""
+"""Requests to a server and the reading of its answers."""
 
 from __future__ import annotations
 
