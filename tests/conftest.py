@@ -50,8 +50,8 @@ def micro_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker makes it, the others wait here
         if not done.exists():
             folder.mkdir(exist_ok=True)
-            made = warm.run(folder, "run", "--config", str(trust.MICRO))
-            assert made.returncode == 0, made.stderr
+            process = warm.run(folder, "run", "--config", str(trust.MICRO))
+            assert process.returncode == 0, process.stderr
             done.touch()
     return folder
 

@@ -120,5 +120,5 @@ def play_corruptions(
     rollout = CorruptionRollout(world=world, teacher=teacher, waves=waves, per_episode=per_episode, discount=discount)
     cell, player = rollout.cell(specs, what=what, identity=identity), player or MemoryPlayer(waves)
     player.play([cell], what)
-    found = list(player.records(cell))
-    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
+    episodes = list(player.records(cell))
+    return [episode for episode, *_ in episodes], [record for _, *records in episodes for record in records]

@@ -80,9 +80,9 @@ HISTORY = {"docs/LOG.md", "CHANGELOG.md"}
 def constants(node: ast.stmt) -> Iterator[str]:
     """The UPPER_CASE names that a statement of a module binds, but for type variables."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        made = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
+        factory = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name) and target.id.isupper() and made not in ("TypeVar", "ParamSpec"):
+            if isinstance(target, ast.Name) and target.id.isupper() and factory not in ("TypeVar", "ParamSpec"):
                 yield target.id
 
 
@@ -172,14 +172,14 @@ def test_no_file_names_a_module_that_is_not_here() -> None:
 
 def stands(dotted: str) -> bool:
     """True if a dotted name is a module, or a word in the last module of its path."""
-    place = REPOSITORY
+    folder = REPOSITORY
     for part in dotted.split("."):
-        if (place / f"{part}.py").is_file():
+        if (folder / f"{part}.py").is_file():
             return True
-        if not (place / part).is_dir():
-            face = place / "__init__.py"
+        if not (folder / part).is_dir():
+            face = folder / "__init__.py"
             return face.is_file() and bool(re.search(rf"\b{part}\b", face.read_text()))
-        place /= part
+        folder /= part
     return True
 
 

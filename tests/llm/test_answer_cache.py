@@ -46,9 +46,9 @@ def test_a_greedy_reply_is_the_same_for_every_key_and_a_sampled_one_is_not() -> 
 
 
 def test_a_score_belongs_to_a_context_and_an_action() -> None:
-    one = ScoreRequest(messages=TALK, action="go")
-    assert score_cache_key(one) == score_cache_key(replace(one))
-    assert len({score_cache_key(one), score_cache_key(replace(one, action="stop")), digest_of(TALK)}) == 3
+    request = ScoreRequest(messages=TALK, action="go")
+    assert score_cache_key(request) == score_cache_key(replace(request))
+    assert len({score_cache_key(request), score_cache_key(replace(request, action="stop")), digest_of(TALK)}) == 3
 
 
 def test_a_key_holds_no_page() -> None:

@@ -166,9 +166,9 @@ def test_a_wave_leaves_when_nobody_acts() -> None:
     async def conversation(number: int) -> list[str]:
         return [await ask(f"{number}.{turn}") for turn in range(3)]
 
-    found = waves.run(partial(conversation, number) for number in range(5))
+    results = waves.run(partial(conversation, number) for number in range(5))
     assert [sorted(wave) for wave in backend.waves] == [[f"{n}.{turn}" for n in range(5)] for turn in range(3)]
-    assert found[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
+    assert results[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
     assert (waves.counts[0].waves, waves.counts[0].requests) == (3, 15)
 
 
@@ -253,9 +253,9 @@ def test_each_distinct_greedy_question_is_asked_once() -> None:
         texts = ["same", f"only {number % 3}", "same"]
         return [(await model.reply(chat(text, key=number))).text for text in texts]
 
-    found = waves.run(partial(conversation, number) for number in range(9))
+    results = waves.run(partial(conversation, number) for number in range(9))
     assert [text for text, _ in sorted(parrot.asked)] == ["only 0", "only 1", "only 2", "same"]
-    assert found == [["same", f"only {number % 3}", "same"] for number in range(9)]
+    assert results == [["same", f"only {number % 3}", "same"] for number in range(9)]
     assert waves.counts[0].cached == 9 * 3 - 4
 
 
@@ -283,7 +283,7 @@ def test_a_memo_serves_engines_one_after_the_other() -> None:
 
 def test_results_in_the_order_given_and_told_as_they_end() -> None:
     waves = Waves(max_conversations=8)
-    ask, told = waves.batched(Echo()), list[tuple[int, int]]()
+    ask, ended = waves.batched(Echo()), list[tuple[int, int]]()
 
     async def conversation(length: int) -> int:
         for turn in range(length):
@@ -291,8 +291,8 @@ def test_results_in_the_order_given_and_told_as_they_end() -> None:
         return length
 
     lengths = [5, 1, 4, 2, 3]
-    assert waves.run((partial(conversation, n) for n in lengths), lambda i, r: told.append((i, r))) == lengths
-    assert told == sorted(enumerate(lengths), key=lambda pair: pair[1])
+    assert waves.run((partial(conversation, n) for n in lengths), lambda i, r: ended.append((i, r))) == lengths
+    assert ended == sorted(enumerate(lengths), key=lambda pair: pair[1])
     assert waves.run([]) == []
 
 
@@ -428,8 +428,8 @@ def test_a_backend_is_never_asked_twice_at_once_and_two_answer_side_by_side() ->
         assert max(map(len, backend.waves)) <= 2
 
 
-def fold(state: str, said: str) -> str:
-    return hashlib.sha256(f"{state}|{said}".encode()).hexdigest()[:8]
+def fold(state: str, answer: str) -> str:
+    return hashlib.sha256(f"{state}|{answer}".encode()).hexdigest()[:8]
 
 
 Script = list[bool]
@@ -464,12 +464,12 @@ def test_company_changes_no_result(
     async def conversation(number: int, script: Script) -> str:
         state = str(number)
         for is_question in script:
-            said = await ask(state) if is_question else "world"
-            state = fold(state, said) if is_question else await waves.world(fold, state, said)
+            answer = await ask(state) if is_question else "world"
+            state = fold(state, answer) if is_question else await waves.world(fold, state, answer)
         return state
 
-    found = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
-    assert found == [alone(number, script) for number, script in enumerate(scripts)]
+    results = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
+    assert results == [alone(number, script) for number, script in enumerate(scripts)]
 
 
 def test_requests_are_made_ready_while_the_backend_answers_others() -> None:
@@ -515,8 +515,8 @@ def test_a_narrow_wave_has_patience_and_one_a_quarter_full_has_none() -> None:
             seen.append([counts.waves for counts in waves.counts])
         released.set()
 
-    asked = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
-    waves.run([partial(waves.world, blocked, released), watching, *asked])
+    requests = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
+    waves.run([partial(waves.world, blocked, released), watching, *requests])
     assert seen == [[0, 1], [0, 1], [1, 1]]
 
 
@@ -573,11 +573,11 @@ def test_a_question_that_is_cancelled_before_its_wave_leaves_is_not_asked() -> N
             gone = asyncio.create_task(ask("gone"))
             await settle()
             gone.cancel()
-            kept = asyncio.create_task(ask("kept"))
+            surviving = asyncio.create_task(ask("kept"))
             await settle()
             released.set()
             await world
-            return await kept
+            return await surviving
 
     assert asyncio.run(main()) == "re: kept" and backend.waves == [["kept"]]
 

@@ -145,10 +145,10 @@ def main(words: list[str]) -> None:
     """Serve until somebody ends it."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
-    if told := os.environ.get("VLLM_STUB_TELLS"):
+    if report_path := os.environ.get("VLLM_STUB_TELLS"):
         plugins = Path(os.environ["PYTHONPATH"].rpartition(":")[2])
         files = {path.name: (path.stat().st_mode & 0o777, path.read_text()) for path in plugins.iterdir()}
-        Path(told).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
+        Path(report_path).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
         return
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker that nobody else ends
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")

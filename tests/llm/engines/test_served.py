@@ -35,9 +35,9 @@ class Words:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[OwnServer]:
-    one = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
-    yield one
-    one.stop()
+    own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    yield own
+    own.stop()
 
 
 def served(*servers: Any, adapter: Adapter | None = None) -> Served:
@@ -58,7 +58,7 @@ def request(number: int, **changes: Any) -> Request:
 def answers(model: Served, requests: list[Request]) -> list[Reply]:
     waves = Waves(max_conversations=64)
     chat = waves.model(model)
-    return waves.run(partial(chat.reply, one) for one in requests)
+    return waves.run(partial(chat.reply, question) for question in requests)
 
 
 def adapter(folder: Path, name: str) -> Adapter:
@@ -87,12 +87,12 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
     models = [None, adapter(tmp_path, "one"), adapter(tmp_path, "two")]
     waves = Waves()
     chats = [waves.model(served(server, adapter=model)) for model in models]
-    asked = [request(number) for number in range(20)]
-    replies = waves.run(partial(chat.reply, one) for one in asked for chat in chats)
+    requests = [request(number) for number in range(20)]
+    replies = waves.run(partial(chat.reply, question) for question in requests for chat in chats)
     assert server.lives == 2
-    texts = {tuple(reply.text for reply in replies[place::3]) for place in range(3)}
+    texts = {tuple(reply.text for reply in replies[offset::3]) for offset in range(3)}
     assert len(texts) == 3
-    assert [reply.text for reply in answers(served(server, adapter=models[2]), asked)] == [
+    assert [reply.text for reply in answers(served(server, adapter=models[2]), requests)] == [
         r.text for r in replies[2::3]
     ]
 

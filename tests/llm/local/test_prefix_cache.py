@@ -116,13 +116,13 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
     model, prefixes, common = _model(kind), PrefixCache(_model(kind)), _ids(length)
     _run(model, [common], prefixes)
     prompts = [common, common + _ids(1, 1), common + _ids(9, 2), common[:5] + _ids(3, 3), _ids(20, 4)]
-    known = [prefixes.lookup(prompt) for prompt in prompts]
-    for width in {max(1, len(p) - BLOCK * len(blocks)) for p, blocks in zip(prompts, known, strict=True)}:
-        rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(known[i]) <= width]
-        kept = [max(0, len(prompts[i]) - width) for i in rows]
+    cached = [prefixes.lookup(prompt) for prompt in prompts]
+    for width in {max(1, len(p) - BLOCK * len(blocks)) for p, blocks in zip(prompts, cached, strict=True)}:
+        rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(cached[i]) <= width]
+        lengths = [max(0, len(prompts[i]) - width) for i in rows]
         with torch.inference_mode():
-            cache = prefixes.cache([known[i] for i in rows], kept, width)
-            total = width + max(kept)
+            cache = prefixes.cache([cached[i] for i in rows], lengths, width)
+            total = width + max(lengths)
             mask = torch.tensor([[0] * (total - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
             ids = torch.tensor([([0] * width + list(prompts[i]))[-width:] for i in rows])
             warm = model(

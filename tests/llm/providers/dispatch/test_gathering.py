@@ -1,4 +1,4 @@
-"""Who waits for whom: crowds on a virtual clock, and the rule by itself."""
+"""Waiting for others before a batch is sent: many requests on a virtual clock, and the rule alone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Lanes:
 
 
 def sizes_of(hours: Sequence[float], turns: Sequence[int], folder: Path, **policy: Any) -> tuple[list[int], float]:
-    """How many requests each batch held, and the hours that it all took."""
+    """Return the number of requests in each batch, and the hours of the whole run."""
     loop = JumpingLoop()
     provider = Lanes(loop, hours)
     settings = DispatchPolicy(mode="batch", **policy)
