@@ -66,7 +66,8 @@ def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
     vocabulary."""
     ranked = probabilities.topk(min(_LIKELIEST, probabilities.shape[-1]), dim=-1).values
     inside = _inside(ranked, top_p)
-    if bool(inside[:, -1].any()):  # a nucleus is wider than the ranked tokens
+    # A nucleus is wider than the ranked tokens; a rehearsal's fake tensors hold no data and take this costlier case.
+    if type(inside) is not Tensor or bool(inside[:, -1].any()):
         ranked = probabilities.sort(dim=-1, descending=True).values
         inside = _inside(ranked, top_p)
     size = inside.sum(dim=-1, keepdim=True)
