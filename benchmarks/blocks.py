@@ -4,7 +4,7 @@
     python benchmarks/blocks.py --episodes 200 --pages 10
 
 Scripted models play a world of long pages by five methods, in blocks, into an episode cache in a temporary folder, with
-the answer cache, the features and the token counts of an evaluation. Printed: resident memory after a tenth of the
+the memo, the features and the token counts that an evaluation has. Printed: resident memory after a tenth of the
 episodes and at the end, and what lies between (at most 100 MB for the 1,000), beside the bytes of all pages seen.
 """
 

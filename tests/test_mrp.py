@@ -60,8 +60,8 @@ def r2v(folder: Path, *arguments: str, code: int = 0) -> str:
 
 def hashes(folder: Path) -> dict[str, dict[str, str]]:
     """Every artifact's content hashes, by job and fingerprint."""
-    manifests = sorted((folder / "outputs" / ".artifacts").glob("*/artifact.json"))
-    return {path.parent.name: json.loads(path.read_text())["files"] for path in manifests}
+    found = sorted((folder / "outputs" / ".artifacts").glob("*/artifact.json"))
+    return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
 
 
 @pytest.fixture
@@ -79,28 +79,28 @@ def test_everything_the_seed_names_is_there(micro_run: Path) -> None:
 
 
 def test_every_episode_replays_and_every_table_is_rebuilt(micro_run: Path) -> None:
-    output = r2v(micro_run, "verify-results", "results/micro")
+    said = r2v(micro_run, "verify-results", "results/micro")
     setup = json.loads((micro_run / "results" / "micro" / "setup.json").read_text())
     cells = sum(1 for _ in (micro_run / "results" / "micro" / "episodes").rglob("*.jsonl.zst"))
-    assert f"{cells * 4 * len(setup['seeds'])} episodes replayed" in output and "identical" in output
+    assert f"{cells * 4 * len(setup['seeds'])} episodes replayed" in said and "identical" in said
 
 
 def test_a_flipped_success_is_found_and_named(copy: Path) -> None:
     path = copy / "results" / "micro" / "episodes" / "noisy" / "r2v.jsonl.zst"
     episode, *others = read_records(path)
     write_records(path, [{**episode, "success": not episode["success"]}, *others])
-    output = r2v(copy, "verify-results", "results/micro", code=3)
-    assert episode["episode_id"] in output and "executed success" in output
+    said = r2v(copy, "verify-results", "results/micro", code=3)
+    assert episode["episode_id"] in said and "executed success" in said
 
 
 def test_a_second_run_does_nothing(micro_run: Path) -> None:
-    output = r2v(micro_run, "run", "--config", str(MICRO))
-    assert [line.split()[0] for line in output.splitlines() if line.endswith("up to date")] == list(JOBS)
+    said = r2v(micro_run, "run", "--config", str(MICRO))
+    assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == list(JOBS)
 
 
 def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
-    output = r2v(copy, "run", "--config", str(MICRO), "--overrides", "router.l2=0.5")
-    reran = {line.split()[0] for line in output.splitlines() if "done, " in line and line.split()[0] in JOBS}
+    said = r2v(copy, "run", "--config", str(MICRO), "--overrides", "router.l2=0.5")
+    reran = {line.split()[0] for line in said.splitlines() if "done, " in line and line.split()[0] in JOBS}
     assert reran == {"router", "evaluate", "ablations"}
 
 
@@ -139,8 +139,8 @@ def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(mic
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it played"
-    output = r2v(copy, "run", "--config", str(MICRO), *OTHER_SIZES)
-    assert "evaluate" in {line.split()[0] for line in output.splitlines() if "done, " in line}
+    said = r2v(copy, "run", "--config", str(MICRO), *OTHER_SIZES)
+    assert "evaluate" in {line.split()[0] for line in said.splitlines() if "done, " in line}
     assert hashes(copy) == hashes(micro_run)
 
 
@@ -171,8 +171,8 @@ def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(micr
 def test_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
     results = copy / "results" / "micro"
     before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
-    output = r2v(copy, "evaluate", "--config", str(MICRO), "--overrides", "data.split_seed=1", code=3)
-    last = output.strip().splitlines()[-1]
+    said = r2v(copy, "evaluate", "--config", str(MICRO), "--overrides", "data.split_seed=1", code=3)
+    last = said.strip().splitlines()[-1]
     assert "is to be evaluated but was learnt from" in last and "desk-" in last
     after = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
     assert after == before != {}, "the good results are still published"
@@ -261,8 +261,8 @@ def test_what_is_learnt_or_tuned_opens_and_plays_no_evaluation_task(
     forbidden, here = of_evaluation(force(copy, name, monkeypatch)), copy.resolve()
     assert forbidden > {task for tasks in setup["tasks"].values() for task in tasks} != set()
     inside = {path.relative_to(here) for path in map(Path.resolve, opened) if path.is_relative_to(here)}
-    artifacts = [path.parts[2] for path in inside if path.parts[:2] == ("outputs", ".artifacts")]
-    rooms = {name.strip(".").rsplit("-", 1)[0] for name in artifacts}
+    made = [path.parts[2] for path in inside if path.parts[:2] == ("outputs", ".artifacts")]
+    rooms = {name.strip(".").rsplit("-", 1)[0] for name in made}
     assert {name, *job(name).inputs} >= rooms > set(), "an artifact of none but what it reads"
     assert not [path for path in inside if path.parts[0] == "results"]
     for path in (copy / path for path in inside):

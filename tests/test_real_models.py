@@ -95,11 +95,11 @@ def test_all_ten_stages_end_well_on_a_model_that_never_succeeds(
 ) -> None:
     config = configured(tmp_path, random_model(tmp_path, family))
     alone = "candidates.continuation=slm"  # where the teacher plays on there are pairs even of such a model
-    output = run(tmp_path, "run", "--config", str(config), "--overrides", alone, *changes)
-    assert "stages_run=10/10" in output
-    assert "no preference pairs (preference.pair_mode=outcome): margin" in output
-    assert "preference: there are no preference pairs; the cloned policy is handed on as it is" in output
-    assert "y=1 in training (counterfactual labels); a constant router is all that they teach" in output
+    said = run(tmp_path, "run", "--config", str(config), "--overrides", alone, *changes)
+    assert "stages_run=10/10" in said
+    assert "no preference pairs (preference.pair_mode=outcome): margin" in said
+    assert "preference: there are no preference pairs; the cloned policy is handed on as it is" in said
+    assert "y=1 in training (counterfactual labels); a constant router is all that they teach" in said
     assert float(main_table(tmp_path)["slm_only"]["success_rate"]) == 0
     caveats = [c["text"] for c in json.loads((tmp_path / BUNDLE).read_text())["caveats"]]
     assert any("gives every step the same score" in text for text in caveats)
@@ -121,13 +121,13 @@ def test_a_student_that_sometimes_succeeds_is_routed(tmp_path: Path) -> None:
     """Full weights make the model; then all ten stages train adapters on it, on other carts."""
     base = hub_model("llama", tmp_path / "base", transcripts(), hidden_size=64, head_dim=16, num_hidden_layers=3)
     whole = ["policy.lora_r=0", "training.num_epochs=8", "training.bc.max_examples=200", "data.num_episodes=200"]
-    made_config = configured(tmp_path / "made", base)
+    made = configured(tmp_path / "made", base)
     for command in ("collect", "perturb", "train_policy"):
         stage = ["--stage", "bc"] if command == "train_policy" else []
-        run(tmp_path / "made", command, *stage, "--config", str(made_config), "--overrides", *whole)
+        run(tmp_path / "made", command, *stage, "--config", str(made), "--overrides", *whole)
     config = configured(tmp_path / "own", tmp_path / "made/outputs/real/policy/bc/final", tasks=400)
-    output = run(tmp_path / "own", "run", "--config", str(config), "--overrides", *SUCCEEDS)
-    assert "stages_run=10/10" in output
+    said = run(tmp_path / "own", "run", "--config", str(config), "--overrides", *SUCCEEDS)
+    assert "stages_run=10/10" in said
     table = main_table(tmp_path / "own")
     assert 0 < float(table["slm_only"]["success_rate"]) < 1
     assert int(table["slm_only"]["n_tasks"]) == 40

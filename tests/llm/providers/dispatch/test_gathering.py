@@ -1,4 +1,4 @@
-"""Waiting for others before a batch is sent: many requests on a virtual clock, and the rule alone."""
+"""Who waits for whom: crowds on a virtual clock, and the rule by itself."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Lanes:
 
 
 def sizes_of(hours: Sequence[float], turns: Sequence[int], folder: Path, **policy: Any) -> tuple[list[int], float]:
-    """Return the number of requests in each batch, and the hours of the whole run."""
+    """How many requests each batch held, and the hours that it all took."""
     loop = JumpingLoop()
     provider = Lanes(loop, hours)
     settings = DispatchPolicy(mode="batch", **policy)
