@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from r2v.config import InferenceConfig, PerturbationsConfig, Price
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment, chain_actor
-from r2v.llm.memo import Memo
+from r2v.llm.answer_cache import AnswerCache
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.waves import Waves
 from r2v.randomness import digest
@@ -72,7 +72,7 @@ def cells(waves: Waves, benchmark: LongChain, episodes: int, pages: int) -> list
     def side(name: str, accuracy: float) -> PricedModel:
         price = Price(input=1.0, output=2.0, seconds_per_call=0.1, seconds_per_token=0.01)
         backend = ScriptedBackend(chain_actor(accuracy), name=name, price=price)
-        return PricedModel(waves.model(backend, Memo()), price, name, 64)
+        return PricedModel(waves.model(backend, AnswerCache()), price, name, 64)
 
     slm, llm = side("slm", 0.9), side("llm", 0.99)
     extractor = FeatureExtractor(inference)

@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.switchyard_peer import CHILD, HOME, INSTALL, RELEASE, SEMANTICS, SWITCHYARD, conversation
 from r2v.config import Config, InferenceConfig, TaskSelection
 from r2v.envs.desk import Desk
-from r2v.llm.memo import digest_of
+from r2v.llm.answer_cache import digest_of
 from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import Act, GreedyActor, StepView
 from r2v.rollout.gates import FeatureExtractor, ScoreGate

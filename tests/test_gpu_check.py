@@ -95,7 +95,7 @@ def test_all_weights_train_in_bfloat16_on_a_cpu(check: ModuleType, capsys: pytes
 
 
 def test_the_stages_it_runs_are_asked_for_in_words_that_they_take(check: ModuleType) -> None:
-    """What a part once asked of a stage was refused, and no CPU had run it."""
+    """Regression: a part passed options that its stage refused, which no CPU run had shown."""
     from r2v.config import load
 
     parts = sys.modules["benchmarks.gpu_parts"]

@@ -125,7 +125,7 @@ PLAYED = ("collect", "perturb", "candidates", "evaluate", "ablations")
 
 
 def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(micro_run: Path, copy: Path) -> None:
-    """What was played is gone, and made again on other workers, conversations and batches; killed twice as it plays."""
+    """Episodes are deleted and played again with other workers, conversations and batches, killed twice meanwhile."""
     for path in (copy / "outputs" / ".artifacts").iterdir():
         if path.name.rpartition("-")[0] in PLAYED:
             shutil.rmtree(path)
@@ -231,7 +231,7 @@ SHORT = (
     "evaluation.conditions=[noisy]",
     "evaluation.bootstrap=50",
 )
-"""What is asked of a stage here is where it looks, not how well it learns."""
+"""Overrides of a small run: these tests check which files a stage reads, not how well it learns."""
 
 
 def of_evaluation(config: Config) -> set[str]:

@@ -44,7 +44,7 @@ ablations: {{names: [none], seeds: [1]}}
 
 
 def transcripts() -> list[str]:
-    """What the expert reads and types: text for a tokenizer."""
+    """Return pages and actions of the expert, as text for a tokenizer."""
     benchmark, texts = Parcels(num_tasks=20), []
     for task in benchmark.tasks():
         world, over = benchmark.make(), False
@@ -64,7 +64,7 @@ def configured(folder: Path, model: Path, tasks: int = 300) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """What a command that ends well says."""
+    """Return the output of a command that must succeed."""
     done = warm.run(folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What a student of a table of several is played on, and by whom."""
+"""Tables of several students: each one's tasks and policies."""
 
 from __future__ import annotations
 
