@@ -1,11 +1,11 @@
-"""The base of BabyAI's students: 0.2 million parameters that have learnt to read the pages, and nothing of the bot.
+"""Pretrain the base of BabyAI's students: 0.2 million parameters that read pages and know none of the bot's choices.
 
     python -m benchmarks.babyai_base outputs/babyai_base      # then: python -m benchmarks.students --config ...
 
 The architecture is the bundled student's (LFM2), and so is the recipe: recall documents first, which begin tiny and
-advance by accuracy alone, then transcripts of an agent that acts at random, the loss on what it sees next. No choice of
-the expert enters. Tokens are the pages' phrases ("green key", ": 2 forward"), bytes where there is none, so that any
-text of a perturbation can be read. Transcripts are of layouts far behind those that any configuration names.
+advance by accuracy alone, then transcripts of an agent that acts at random, with the loss on its next observations. No
+choice of the expert enters. Tokens are the pages' phrases ("green key", ": 2 forward"), else bytes, so that any text of
+a perturbation can be read. Transcripts come from layouts with numbers above those of any configuration.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What playing block by block keeps in memory.
+"""Memory of an evaluation that is played block by block.
 
     python benchmarks/blocks.py                       # 1,000 episodes of 25 pages of 34 kB
     python benchmarks/blocks.py --episodes 200 --pages 10
 
 Scripted models play a world of long pages by five methods, in blocks, into an episode cache in a temporary folder, with
 the memo, the features and the token counts that an evaluation has. Printed: resident memory after a tenth of the
-episodes and at the end, and what lies between (at most 100 MB for the 1,000), beside the bytes of all pages seen.
+episodes and at the end, its growth between the two (at most 100 MB for the 1,000), and the bytes of all pages seen.
 """
 
 from __future__ import annotations

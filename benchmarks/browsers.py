@@ -1,9 +1,9 @@
-"""What browsers take on a node: memory of worlds that are open side by side, and CPU of their resets and steps.
+"""Memory and CPU of browsers on a node: worlds open side by side, their resets and their steps.
 
 python -m benchmarks.browsers                    # MiniWoB++: 1, 2, 4 and 8 worlds
 python -m benchmarks.browsers --webarena         # WebArena's on stub sites, after `r2v webarena install`
 
-Memory is the proportional set size (PSS) of all processes below this one: pages that several map are counted once.
+Memory is the proportional set size (PSS) of all descendants of this process: shared pages are counted once.
 """
 
 from __future__ import annotations

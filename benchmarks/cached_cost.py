@@ -3,11 +3,11 @@
     python benchmarks/cached_cost.py results/mrp --model anthropic:claude-sonnet-4-6 --model openai:gpt-5.1
 
 The bundled benchmark's pages are short and its LLM is a program, so the steps at which every recorded episode asked the
-LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. All that a
-method asks for is counted: the small policy, its further samples and its verifier at `cost.slm`, where the features of
-the evaluation's routers need them (`router.features` of its config.yaml; `--features` prices others), the LLM by the
-rule that episodes are billed by (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and
-seeds. What was decided is not changed: a router that knew of the cache would decide otherwise.
+LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. Every call of
+a method is counted: the small policy, its further samples and its verifier at `cost.slm`, where the features of the
+evaluation's routers need them (`router.features` of its config.yaml; `--features` prices others), the LLM by the rule
+that bills episodes (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and seeds.
+Decisions stay as recorded: a router that knew of the cache would decide otherwise.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One cap over a stage, its helpers and their kills: what the emulator bills stays below it, and nothing is paid twice.
+"""One cost cap over a stage, its helpers and their kills: the bill stays below it, and nothing is paid twice.
 
     python -m benchmarks.cap_kills --folder /tmp/cap-kills --kills 20 --helpers 3
 
-Two API models on the desk. The features are made by a stage with so many helpers, under a cap that is reached several
-times and raised each time; one of the processes, drawn by a key, is killed by signal 9 and started again. Printed are
-the cap, what the emulator billed, what the journals say, and the calls that were in flight at a kill.
+Two API models on the desk. A stage with `--helpers` helpers makes the features under a cap that is reached several
+times and raised each time; one of the processes, drawn by a key, is killed by signal 9 and started again. Printed: the
+cap, the emulator's bill, the sum of the journals, and the calls that were in flight at a kill.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Case support for a student's rows: the features of the group `cases` at states that were recorded without them.
+"""Case-support features (group `cases`) of a student's rows, at states that were recorded without them.
 
 The pipeline makes rows of the features that its router reads, and case support is off by default. Here the index is
 fitted as `r2v fit_case_support` does it, and each recorded episode is walked again, step by step as it was acted, in a
-routing tree: the rows get the index's figures of their very state and proposal, and keep all else.
+routing tree: each row gets the index's figures for its own state and proposal, and keeps its other features.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Each category of perturbation alone: what it takes from a small policy, from routers, and from the LLM.
+"""Success lost to each category of perturbation alone, by the small policy, by routers and by the LLM.
 
     python -m benchmarks.categories --students 0 1 2 --first-task 46877
 
 Students of `benchmarks/students.py`, at the thresholds of their noisy pieces' main point, play the same desk tasks once
-clean and once under each of the twelve categories alone, at one probability and the default severity; of some no
-training has seen anything. Printed: success of each method as a mean over students and tasks, what it loses from clean
-with a 95 % bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router.
-Kept in benchmarks/outcomes/categories; `python -m benchmarks.tables` prints the table.
+clean and once under each of the twelve categories alone, at one probability and the default severity; some categories
+occur in no training. Printed: success of each method as a mean over students and tasks, its loss from clean with a 95 %
+bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router. Kept in
+benchmarks/outcomes/categories; `python -m benchmarks.tables` prints the table.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Agents that people use, unmodified, in front of the server: do their sessions end well, and do the books hold?
+"""Unmodified third-party agents in front of the server: sessions that end well, and the books against the bill.
 
     python -m benchmarks.clients --install        # pinned versions, from npm and PyPI, into outputs/peers
     python -m benchmarks.clients --sessions 50    # in a network namespace with loopback alone, where one can be made
 
-Each agent is told to make a file. The LLM is the emulator: it answers the first turn by a call of the agent's own shell
-tool and the next by words. In half of the sessions the agent's first session is taken as a bundle's domain, and a
-router hands every turn after an error to the LLM, so that the small model acts too. Printed are, for each agent, the
-sessions that ended with exit code 0 and the file, the turns of either model, and the books beside the emulator's bill.
+The task of each agent is to make a file. The LLM is the emulator: it answers the first turn with a call of the agent's
+own shell tool and the next with text. In half of the sessions the agent's first session defines a bundle's domain, and
+a router sends every turn after an error to the LLM, so that the small model acts too. Printed for each agent: sessions
+that ended with exit code 0 and the file, turns of either model, and the books beside the emulator's bill.
 """
 
 from __future__ import annotations

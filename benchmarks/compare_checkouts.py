@@ -1,11 +1,11 @@
-"""The same before and after: every content file that the MRP leaves in one checkout, against another's.
+"""Compare every content file that the MRP leaves in one checkout with another checkout's.
 
     python benchmarks/compare_checkouts.py OLD NEW            # compares what `make mrp` left in both
     python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
 
-For changes that must change no result. Files are compared by what they say (run ids, clocks and the commit aside);
-manifests, which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit
-code 0: nothing differs; 1: something does, and each file is named with the first line in which it does.
+For changes that must change no result. Run ids, clocks and the commit are ignored; manifests, which name the code and
+the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0: all files are equal; 1: some
+differ, and each is named with its first different line.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@
     python -m benchmarks.decision                         # then this
     python -m benchmarks.decision --checkout ../before    # and the gate of another checkout of R2V, in the same run
 
-The small policy plays noisy desk tasks; its states and proposals are written to a file that every side reads. A side is
-a process of its own, pinned to one core; each part is timed in a child of it, which decides on other episodes first and
-then once on every state in the order of a wave, so that nothing of a measured episode has been met before. Printed:
-medians over rounds, in which the sides take turns. Long states are the same with every page lengthened by further
-rows.
+The small policy plays noisy desk tasks; its states and proposals go to a file that every side reads. A side is a
+process of its own, pinned to one core; each part is timed in a child process, which decides on other episodes first and
+then once on every state in the order of a wave, so that no cache holds anything of a measured episode. Printed: medians
+over rounds, in which the sides take turns. Long states are the same states with further rows on every page.
 """
 
 from __future__ import annotations

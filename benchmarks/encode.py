@@ -1,12 +1,13 @@
-"""What making a prompt costs at each step of a long episode, under every chat template that TRL ships.
+"""CPU time of making a prompt at each step of a long episode, under every chat template that TRL ships.
 
     python benchmarks/encode.py                         # 30 steps of about 970 tokens into 4,096
     python benchmarks/encode.py --only qwen3 llama3_1   # these templates
 
-The bound is one tokenisation of the prompt that comes out. `joined`: whether prompts are made of segments, each read
-once, or rendered whole. The last columns are the tokens that cloning reads in a row for each step and in prefix trees:
-of this episode, and of one of 12 short steps that fits whole, without tools. Texts are pages of this repository's docs;
-the tokenizer is a BPE of 16,384 words learnt from them and the sources. What prompts share: benchmarks/prefixes.py.
+The bound is one tokenisation of the finished prompt. `joined`: "yes" if prompts are joined from segments, each
+tokenised once; "no" if they are rendered whole. The last columns are the tokens that cloning reads in a row for each
+step and in prefix trees: of this episode, and of one of 12 short steps that fits whole, without tools. Texts are pages
+of this repository's docs; the tokenizer is a BPE of 16,384 words learnt from them and the sources. The shares that
+prompts have in common are measured by benchmarks/prefixes.py.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Estimates against the bill: a small run is paid on the emulator, and what it says of a larger one of other seeds.
+"""Cost estimates against the bill: a small run on the emulator predicts a larger one with other seeds.
 
     python -m benchmarks.estimates --folder /tmp/estimates                       # desk, babyai x openai, anthropic
     python -m benchmarks.estimates --folder /tmp/estimates --only desk openai --times 4
 
 On the desk a student is trained and the LLM is a provider's; on BabyAI (extra [babyai]) both models are a provider's,
-and the router looks at cases. The small run has about 20 tasks, the larger one so many times as many under other seeds.
-A row for each paid stage: the likely dollars beforehand, the dollars paid, the bound. Exit code 1 where the total is
-off by more than 1.5, a stage that costs more than a cent by more than 2, or what is paid is above the bound.
+and the router reads case support. The small run has about 20 tasks, the larger one `--times` as many under other seeds.
+A row for each paid stage: the likely dollars beforehand, the dollars paid, the bound. Exit code 1 if the total is off
+by a factor above 1.5, a stage that costs more than a cent by one above 2, or the payment exceeds the bound.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What of training, decoding and the memory planner is true on this GPU: `make gpu-check`, a quarter of an hour.
+"""Check training, decoding and the memory planner on this GPU: `make gpu-check`, a quarter of an hour.
 
     python benchmarks/gpu_check.py --out gpu-check           # every part, each with its own limit in seconds
     python benchmarks/gpu_check.py --part numbers --device cpu
 
-It runs from a source tree, with whatever torch is there, and skips by name what lacks a package. Each part runs in a
-process of its own, leaves its output in OUT/<part>.txt and a line in the table of OUT/summary.txt; a part that fails
-stops no other. Nothing is downloaded: models are random weights of a published shape. Exit code 0: all parts that were
-run succeeded.
+It runs from a source tree with the installed torch, and names each part that it skips for want of a package. A part
+runs in a process of its own, writes its output to OUT/<part>.txt and a line to the table of OUT/summary.txt; a part
+that fails stops no other. Nothing is downloaded: models are random weights of a published shape. Exit code 0: every
+part that ran succeeded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The parts of `make gpu-check`: each a function of the device, which fails by an assertion and prints what it saw.
+"""Parts of `make gpu-check`: functions of the device that print their measurements and fail by an assertion.
 
-`NEEDS` names the packages without which a part shows nothing; `gpu_check.py` then skips it by name.
+`NEEDS` names the packages that a part requires; without them `gpu_check.py` skips the part and names it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Does a Learn-then-Test guarantee hold on tasks that nobody has read?
+"""Learn-then-Test guarantee on unread tasks: the promised share of failures against the executed one.
 
     python -m benchmarks.guarantee --students 0 1 2 3 4 --first-task 46677
 
 Of each student of `benchmarks/students.py` (noisy desk): the largest of ten thresholds at which calibration tasks show
 that at most a share alpha of tasks fails, wrong with probability delta (`r2v.router.thresholds.guarantee`; thresholds
-are quantiles of training scores), or why there is none; then r2v's episodes at that threshold on further tasks: what
-share failed, with its 95 % interval, what share of the steps the LLM took, and how many USD of an LLM-only episode.
+are quantiles of training scores), or the reason for having none; then r2v's episodes at that threshold on further
+tasks: the share that failed, with its 95 % interval, the LLM's share of steps, and the cost over an LLM-only episode's.
 Kept in benchmarks/outcomes/guarantee.jsonl; `python -m benchmarks.tables` prints the table.
 """
 

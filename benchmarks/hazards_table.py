@@ -1,4 +1,4 @@
-"""Attack success by canary, and success by category of perturbation: a table beside benchmarks.students_table's."""
+"""Table of benchmarks.students_table: attack success by canary, and success by category of perturbation."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Printed by benchmarks.students_table, per condition. Both are read off each training seed's own curve, on the line
 between neighbouring points, and averaged over seeds; intervals resample seeds and tasks.
 
-Dollars at equal success: the least milli-USD an episode at which a method's curve reaches .60, .70 and .80, and r2v's
-over them (a ratio of means). Non-inferiority: at each of r2v's points, r2v's success less the success of the baseline
+Dollars at equal success: the least milli-USD per episode at which a method's curve reaches .60, .70 and .80, and r2v's
+over it (a ratio of means). Non-inferiority: at each of r2v's points, r2v's success less the success of the baseline
 for the same dollars; r2v is non-inferior there if the lower bound of the one-sided 95 % interval is above -.03.
 """
 

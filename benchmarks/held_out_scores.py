@@ -1,11 +1,12 @@
-"""How r2v's router does on calibration tasks that it was neither fitted nor scaled on: calibration, and ranking.
+"""Calibration and ranking of r2v's router on calibration tasks that it was neither fitted nor scaled on.
 
     python -m benchmarks.held_out_scores outputs/.artifacts/router_features-*/router_features.jsonl
 
-Of each file of router features (a student each): the calibration tasks are cut into two halves; the router is fitted on
-the training tasks, Platt's two numbers on one half, and the other is scored; then the halves change places. ECE (15
-bins), Brier beside that of the base rate, and AUROC of "the LLM's step gains here", over all states and over those that
-can still be saved, where entropy's stands beside the router's. Kept in benchmarks/outcomes/held_out_scores.jsonl.
+For each file of router features (one per student) the calibration tasks are cut into two halves; the router is fitted
+on the training tasks and Platt's two numbers on one half, and the other half is scored; then the halves are swapped.
+Printed: ECE (15 bins), the Brier score beside that of the base rate, and AUROC of "the LLM's step gains here" over all
+states and over those that can still be saved; for the latter, entropy's AUROC too. Kept in
+benchmarks/outcomes/held_out_scores.jsonl.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""An evaluation and its helpers killed at random: every file that comes of it must be the undisturbed one's.
+"""Kill an evaluation and its helpers at random: every file must equal that of an undisturbed evaluation.
 
     python benchmarks/helper_kills.py --state /tmp/helper-kills                         # MRP size, 1, 2 and 4 helpers
     python benchmarks/helper_kills.py --state /tmp/kills --config tests/micro.yaml --kills 6
 
-The pipeline is run up to its router, its evaluation once alone; then, for each number of helpers, the evaluation is
-made anew by the stage and so many helpers, while one of them, drawn by chance, is killed by signal 9 and started again,
---kills times in all. A kill's moment is a keyed share of the episodes that there are to play, and so many milliseconds
-after; what a process had finished must be there after its end. It is made in pieces: what is done lies in --state, and
-the same command goes on, within a piece too. Processes are forked from one that has imported torch.
+The pipeline is run up to its router, then its evaluation once alone. For each number of helpers the evaluation is then
+made again by the stage and its helpers, while one of them, drawn at random, is killed by signal 9 and started again,
+--kills times in all. A kill's moment is a keyed share of the episodes to play plus a keyed delay in milliseconds;
+episodes that the process had finished must survive it. Progress is kept in --state, and the same command resumes, in
+the middle of a piece too. Processes are forked from one that has imported torch.
 """
 
 from __future__ import annotations

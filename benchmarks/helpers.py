@@ -1,14 +1,13 @@
-"""What helpers cost: CPU seconds of playing an evaluation by one process, and by one with helpers beside it.
+"""CPU cost of helpers: seconds of playing an evaluation by one process, and by one with helpers.
 
     python benchmarks/helpers.py                        # 3 and 8 helpers, a block a task
     python benchmarks/helpers.py --helpers 2 --tasks 8
 
 A small pipeline (`tests/micro.yaml`) is run up to its router in a temporary folder, then its evaluation alone, and
-shared with so many helpers. All results must be equal to the byte. Printed per episode: CPU seconds of playing
-(wanted: at most 1.25 times one process), which leaves out imports, loading and tables, and all of it beside; how many
-waves and questions the small model was asked; and the slowest process over the mean (wanted: at most 1.1). Processes
-are forked from one that has imported torch. Wall time says nothing here: bundled worlds compute, and there are fewer
-cores than processes.
+shared with helpers. All results must be equal to the byte. Printed per episode: CPU seconds of playing (aim: at most
+1.25 times one process) without imports, loading and tables, and CPU seconds with them; waves and questions of the small
+model; and the slowest process over the mean (aim: at most 1.1). Processes are forked from one that has imported torch.
+Wall time is not printed: bundled worlds compute, and there are fewer cores than processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does the second answer get better than the first, and than before training; and is that the guidance's doing?
+"""Hierarchical training on held-out problems: both answers before and after, with ablations of guidance and critic.
 
     python benchmarks/hrl_learning.py                     # three seeds of three arms
     python benchmarks/hrl_learning.py --split tune        # the same on problems that one may tune on
@@ -8,14 +8,14 @@ greedily:
 
     full          configs/hierarchical.yaml: critic, actor, and a guidance that learns to give hints
     no guidance   hierarchical.guidance.enabled=false: the second answer sees the first one, and no hint
-    reinforce     plain REINFORCE: no guidance and no critic (hierarchical.advantage=score); each answer is weighed by
-                  what the actor was paid from it on, less the mean of the other episodes; one update an iteration, no
+    reinforce     plain REINFORCE: no guidance and no critic (hierarchical.advantage=score); each answer is weighted by
+                  the actor's reward from it on, less the mean of the other episodes; one update per iteration, no
                   ratio and no warm-up; same optimizer, rate and KL
 
-An arm without hints plays more problems an iteration, for as many answers checked; plain REINFORCE, which makes one
-update where the others make several, has as many more iterations, and so more answers. The rates were tuned on `full`
-alone. Intervals are 95 %, of the mean over problems, which are drawn whole: a problem's seeds stay together.
-Before/after and arm/arm are paired by problem. Nothing is left out of what is printed.
+An arm without hints plays more problems per iteration, so that all arms check equally many answers; plain REINFORCE
+makes one update where the others make several, so it has more iterations, and so more answers. The rates were tuned on
+`full` alone. Intervals are 95 % for the mean over problems, which are drawn whole: a problem's seeds stay together.
+Before/after and arm/arm comparisons are paired by problem.
 """
 
 from __future__ import annotations

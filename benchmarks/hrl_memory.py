@@ -6,11 +6,11 @@
 A case is a configuration drawn by chance: a model of random weights and a critic on disk, adapters or full training,
 lengths, rows, checkpointing, optimizer, placement. The trainer is built as the stage builds it, with real tensors on
 the CPU, and runs one iteration; a second one runs under the memory tracker (r2v/memory/measured/tracker.py), phase by
-phase. The plan is made of the same configuration (r2v/memory/configured.py). Every prompt and every text has its
-greatest length, as the plan takes it to, but for one shorter in each batch, so that there is padding.
+phase. The plan is made from the same configuration (r2v/memory/configured.py). Every prompt and every text has its
+greatest length, as the plan assumes, but for one shorter in each batch, so that there is padding.
 
-What lies in the host's memory on a GPU's machine is not counted: the replay buffer, and the prompts' cache of states,
-without which generation runs here.
+Data in the host's memory on a GPU's machine is not counted: the replay buffer, and the prompts' cache of states, which
+generation does not use here.
 """
 
 from __future__ import annotations

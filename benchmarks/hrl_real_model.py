@@ -4,13 +4,12 @@
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
     python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of what has run
 
-Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; what
-was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its curves can
-be looked at, not what the method gains: each iteration has six problems. The weights are those of
-examples/hub_models.py.
+Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; a
+stopped arm resumes. It shows that the path works with a model that reads English, and its curves; with six problems per
+iteration it does not measure the method's gain. The weights are those of examples/hub_models.py.
 
 The form of a problem was fixed before any training: of 14 forms of sums, comparisons and maxima, shown to the untrained
-model under two instructions, it is the one with the most right sums (of 24, greedily 12, drawn at temperature 1 four).
+model under two instructions, it has the most right sums (of 24: 12 greedily, 4 drawn at temperature 1).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Tokens a second of hierarchical training's parts of a round, beside TRL's GRPO in the same run.
+"""Tokens per second of each part of a hierarchical training round, beside TRL's GRPO in the same run.
 
     python benchmarks/hrl_speed.py                                           # a small random model on a CPU
     python benchmarks/hrl_speed.py --cuda --model meta-llama/Llama-3.2-1B    # its shape, random weights, bfloat16
 
-Both sides have the same weights, prompts, completions' length, samples a prompt, LoRA rank, rows at a time and KL to
-the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated,
-for reference pass and update those of whole rows. Ours also weighs what was said, finding each token's log-probability
-as an update does; TRL leaves that out where a completion is learned from once. `round` is all of it, per token
-generated. The first round of each is not counted. On a GPU peaks are printed too: of both, and of ours with separate
-copies in place of one shared base.
+Both sides have the same weights, prompts, completion length, samples per prompt, LoRA rank, rows at a time and KL to
+the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated;
+for reference pass and update, those of whole rows. Ours also computes each completion token's log-probability as an
+update does; TRL leaves that out where a completion is learned from once. `round` is the whole round per generated
+token. The first round of each side is not counted. On a GPU peaks are printed too: of both sides, and of ours with
+separate copies in place of one shared base.
 """
 
 from __future__ import annotations

@@ -1,34 +1,33 @@
-"""What makes hierarchical training's second answer better? Arms at equal compute, seed by seed.
+"""Arms of hierarchical training at equal compute, seed by seed: the source of the second answer's gain.
 
-    python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
-    python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
+    python benchmarks/hrl_study.py --minutes 90                     # resumes where the last call ended
+    python benchmarks/hrl_study.py --arms full --seeds 1            # chosen arms and seeds
     python benchmarks/hrl_study.py --factors 1 0.3333 3             # then a grid of rates, under the first seed
     python benchmarks/hrl_study.py --chosen                         # then all seeds at the rates that `tune` chose
-    python benchmarks/hrl_study.py --table                          # of all that has run
+    python benchmarks/hrl_study.py --table                          # of all finished runs
 
 Every run starts from the toy policy, checks as many answers (4,608) as each other and makes as many updates, with
 configs/hierarchical/words.yaml in float32. It is measured greedily, before and after, on 200 problems of the split
 `eval`, both answers; with the first seed on 200 of `tune` too, by which rates may be chosen. The order is seed by seed
-over all arms, so that what has run is fair whenever it ends. One line a run goes to
-benchmarks/outcomes/hrl_study.jsonl, a 0 or 1 for every problem; a run that is there is not run again.
+over all arms, so that the finished runs compare fairly at any moment. One line per run goes to
+benchmarks/outcomes/hrl_study.jsonl, with a 0 or 1 for every problem; a finished run is not repeated.
 
     full             actor and guidance learn
     actor frozen     the guidance alone learns
     guidance frozen  the actor alone learns, from the hints of the untrained guidance
-    no hints         the actor is asked again without a hint; its answers may have a hint's tokens more
+    no hints         the actor is asked again without a hint; its answers may be longer by a hint's tokens
     oracle hints     every hint names the right first step and its result; the actor learns
     random hints     every hint names a first step with a number drawn at random; the actor learns
     grpo, rloo       one answer a problem, eight to compare; no critic, no hints
-    sft              the actor is shown as many right answers as the others have checked
-    distilled        the guidance alone learns in the first two thirds of the iterations; for the answers of the last
-                     third the actor answers with its hints, and is shown as first answers those of its own second ones
-                     that are right
+    sft              the actor is trained on as many right answers as the others have checked
+    distilled        the guidance alone learns in the first two thirds of the iterations; in the last third the actor
+                     answers with its hints, and its own right second answers are its targets for first answers
 
-A factor multiplies all learning rates of an arm but the critic's; 1 are the configuration's own, which were tuned for
-the arm `full`.
+A factor multiplies all learning rates of an arm but the critic's; at 1 they are the configuration's own, which were
+tuned for the arm `full`.
 
-A third of the answers (24 problems an iteration; lines of 24 episodes in the file) is too little to ask this of: with
-the actor frozen nothing was learned then, at no rate.
+A third of the answers (24 problems per iteration; lines of 24 episodes in the file) is too few: with the actor frozen,
+nothing was learned then at any rate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of benchmarks/hrl_study.py and the picture of its curves, made of the runs that there are."""
+"""Table of benchmarks/hrl_study.py and plot of its curves, from the finished runs."""
 
 from __future__ import annotations
 

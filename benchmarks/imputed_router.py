@@ -1,14 +1,14 @@
-"""What an imputed router is worth where its labels could have been executed: both on the bundled benchmark, as played.
+"""An imputed router against one with executed labels, both played on the bundled benchmark.
 
     make mrp                                                     # the policy, the verifier and the router
     python benchmarks/imputed_router.py                          # then this, in the same folder
     python benchmarks/imputed_router.py --conditions noisy --num-tasks 20
 
 The teacher is recorded on as many tasks as the executed router learnt from, under the same hazards, and on none that
-the policy was cloned from; these records are all that the imputed router sees: their states, and whether the policy
-acts otherwise there. Every row is executed on the evaluation tasks. `executed` and `imputed` read the same features (an
-imputed router has no verifier); r2v reads the verifier too. A threshold is placed by playing calibration tasks until
-the LLM has the budget's share of the steps, or, as somebody without a world has to, by that share of recorded steps.
+the policy was cloned from. The imputed router is fitted on these records alone: their states, each labelled by a
+disagreement of the policy. Every row is executed on the evaluation tasks. `executed` and `imputed` read the same
+features (an imputed router has no verifier); r2v reads the verifier too. A threshold is placed by playing calibration
+tasks until the LLM has the budget's share of the steps, or, as without a world, by that share of recorded steps.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Kills at random moments: the same command again, until it ends, must leave the same bytes.
+"""Kill a pipeline at random moments and repeat its command until it ends: every byte must be the same.
 
     python benchmarks/kills.py                       # 100 kills; Ctrl-C and the same command go on
     python benchmarks/kills.py --kills 20 --state /tmp/kills
 
 A whole small pipeline (`tests/micro.yaml`, or --config) is run once undisturbed. Then, round after round in a fresh
 folder, `r2v run` is killed by signal 9 and started again, until it ends; every content file of every artifact, and
-every table, must be that of the undisturbed run. Kills are drawn by stage first, so that short stages get as many as
-long ones, and then by a moment within it: a keyed share of the CPU time that it took undisturbed. What was killed where
-is kept in --state, so a hundred kills may be made in pieces. Processes are forked from one that has imported torch,
-which saves seconds a kill.
+every table, must equal that of the undisturbed run. A kill's stage is drawn first, so that short stages get as many as
+long ones, and then its moment: a keyed share of the stage's undisturbed CPU time. The kills are recorded in --state, so
+a hundred of them may be made in several calls. Processes are forked from one that has imported torch, which saves
+seconds per kill.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The ledger of looks: which tasks a study has read, so that no second look goes unnoticed.
+"""Ledger of looks: the tasks that each study has read, so that a second look is refused or explained.
 
     looks.open_look(LEDGER, look_at("desk", 30866, 100, "benchmarks/outcomes/training_seeds"))
 
-A table is evidence while nobody chose anything by the tasks it is played on. So a study writes down what it will play
-before it plays, in a file that is committed; it may go on with its own range, and another's is refused unless the
-reason for a second look is given, which the ledger keeps.
+A table is evidence only if no choice was made on its tasks. So a study records its range of tasks in a committed file
+before it plays; it may resume its own range, and another study's is refused unless a reason for the second look is
+given, which the ledger keeps.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Every task of MiniWoB++ reset, stepped and closed in a real Chromium; beside it plain BrowserGym, in the same run.
+"""Every task of MiniWoB++ reset, stepped and closed in a real Chromium, beside plain BrowserGym in the same run.
 
     python benchmarks/miniwob_sweep.py                # all 125, every sixth beside plain BrowserGym with its defaults
     python benchmarks/miniwob_sweep.py --every 0      # without the peer
 
-Prints what failed and why, the median seconds of a reset and a step of either, and their ratios. The two take turns,
-task by task, so that a busy machine is equally busy for both.
+Printed: failures with their causes, the median seconds of a reset and a step of either, and their ratios. The two take
+turns, task by task, so that a busy machine is equally busy for both.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""`make mrp` with several training seeds, on both kinds of kernels: how often r2v is behind, and by how much it leads.
+"""`make mrp` with several training seeds, on both kinds of kernels: r2v's lead, and the number of runs that show it.
 
-    python -m benchmarks.mrp_runs                                   # makes the runs that are not there, then the table
+    python -m benchmarks.mrp_runs                                   # makes the missing runs, then the table
     python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
-    python -m benchmarks.mrp_runs --seeds                           # the table of the runs that are there
+    python -m benchmarks.mrp_runs --seeds                           # the table of the finished runs
 
 A run is `r2v run --config configs/mrp.yaml --overrides seed=N` in a folder of its own,
-outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; one that was cut off goes on. The kernels
-are those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so
-they make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of
-the results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success
-and USD as billed of each task at each operating point.
+outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; a stopped one resumes. The kernels are
+those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so they
+make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of the
+results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and
+USD as billed of each task at each operating point.
 
 The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over training
 seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); the mean of each kind of
-kernels; the least and the largest lead; and in how many runs a comparison that counts dollars shows r2v above or below
-(verdicts of comparisons.csv, after Holm's correction). The last row takes in each run the baseline that is best there.
+kernels; the least and the largest lead; and the number of runs in which a comparison that counts dollars shows r2v
+above or below (verdicts of comparisons.csv, after Holm's correction). The last row takes each run's best baseline.
 """
 
 from __future__ import annotations

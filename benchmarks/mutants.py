@@ -1,9 +1,9 @@
 """Mutants of a module, by Cosmic Ray's operators and two more: a dropped statement, and `in` for `not in`.
 
-Left out is what says nothing of the tests: annotations, decorators, and variants of one operator beyond its neighbours
-(`<` becomes `<=` and `>=`, not each of the seven others). A mutant's id hashes the text of its line and not its number,
-so that the same mutants are drawn again after an edit elsewhere in the module. Cosmic Ray (the extra `mutate`) is
-imported where it is used, so that this module can be imported without it.
+Changes that do not test the tests are left out: annotations, decorators, and variants of one operator beyond its
+neighbours (`<` becomes `<=` and `>=`, not each of the seven others). A mutant's id hashes the text of its line and not
+its number, so that the same mutants are drawn again after an edit elsewhere in the module. Cosmic Ray (the extra
+`mutate`) is imported lazily, so that this module can be imported without it.
 """
 
 from __future__ import annotations

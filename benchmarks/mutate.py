@@ -1,13 +1,13 @@
-"""Would the tests notice? One change at a time to the modules where a silent error hurts most (mutation testing).
+"""Mutation testing: one change at a time to the modules where a silent error hurts most, against their tests.
 
-    make mutate                                              # a fixed sample of 300; goes on where it was stopped
+    make mutate                                              # a fixed sample of 300; resumes where it was stopped
     make mutate MODULES="evaluation/metrics storage/lease"   # those modules' part of it
     python benchmarks/mutate.py --list                       # the sample, without running anything
 
-Each mutant (see mutants.py) is laid over a copy of this checkout and met by the module's own tests first, then, if it
-lives, by the quick tests of its room. Every set of tests first has to pass without a mutant. Results are appended to
-OUT/results.jsonl as they come: what was caught stays caught, and a survivor is tried again when the tests it met have
-changed. `equivalent_mutants.yaml` names those that no test can catch, each with the reason. Not part of `make test`.
+Each mutant (see mutants.py) is applied to a copy of this checkout and tested by the module's own tests first, then, if
+it survives, by the quick tests of its package. Every set of tests must first pass without a mutant. Results are
+appended to OUT/results.jsonl: a caught mutant is not tried again, a survivor only when its tests have changed.
+`equivalent_mutants.yaml` names those that no test can catch, each with the reason. Not part of `make test`.
 """
 
 from __future__ import annotations

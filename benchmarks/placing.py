@@ -1,8 +1,8 @@
-"""Placing: the score and the threshold of each method at each operating point, found by playing calibration tasks.
+"""Placement: score and threshold of each method at each operating point, found by playing calibration tasks.
 
 r2v's own score is placed at shares of LLM steps, and every other score where it costs what r2v's costs there, in USD as
-billed. A family (`benchmarks/routing_tree.py`) then plays, at each point, the member that the same tasks prefer; what
-each member came to there is kept beside the choice.
+billed. A family (`benchmarks/routing_tree.py`) then plays, at each point, the member that the same tasks prefer; the
+results of all members are kept with the choice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BrowserGym as it comes, as a world of a worker: the peer of `miniwob_sweep.py`. Nothing of R2V is in it."""
+"""Plain BrowserGym as the world of a worker: the peer of `miniwob_sweep.py`, without any code of R2V."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The planner's peaks against whole models run on tensors without data: error of each case, median, worst.
+"""The memory planner's peaks against whole models run on tensors without data: error of each case, median, worst.
 
     python benchmarks/planner.py                             # the cases of tests/memory/guard.json
     python benchmarks/planner.py --only rollout --cuda       # on a GPU: torch.cuda.max_memory_allocated
     python benchmarks/planner.py --families                  # 14 families: LoRA, full, checkpointed, 4-bit
-    python benchmarks/planner.py --all-families              # every causal type of transformers: planned, or why not
+    python benchmarks/planner.py --all-families              # every causal type of transformers: planned or refused
     python benchmarks/planner.py --write-guard               # the planner's answers beside the arithmetic's
-    python benchmarks/planner.py --ship                      # r2v/memory/shipped: what the package's configurations ask
+    python benchmarks/planner.py --ship                      # r2v/memory/shipped: all shipped configurations
 
-The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the shape that
-is asked for. `guard.json` has the answers of the arithmetic that came before, for its
-grid, its 6 large cases and 20 drawn ones; the 40 cases that were measured on an H200 are the grid and the first four of
-the large ones. The peer is the rule of thumb that such sizes are mostly reckoned by.
+The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the requested
+shape. `guard.json` holds the answers of the earlier formulas for its grid, its 6 large cases and 20 drawn ones; the 40
+cases that were measured on an H200 are the grid and the first four of the large ones. The peer is the usual rule of
+thumb for such sizes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Does the preference step earn its place? Its recipes beside each other, on desk tasks that nothing had read.
+"""Recipes of preference training beside each other and the clone, on desk tasks that nothing had read.
 
     python -m benchmarks.preference        # the table of the pieces in benchmarks/outcomes/preference
 
-A student is configs/mrp.yaml under another seed. Of its clone each recipe trained a policy by the product's own stages,
-at each learning rate: DPO on pairs valued by the policy playing on (as it was) or by the teacher playing on, rejection
-fine-tuning and DAgger on the same states, all with a share of cloned actions rehearsed; and that rehearsal alone, which
-says how much of a gain is only more training. Each was accepted or not as the product would, on all calibration tasks,
-and then, whatever the verdict, played beside the clone on unread tasks, under evaluation's noise. None was accepted:
-all but DPO left the package, and with it what made these pieces (both are whole at commit 624d3ee3).
+A student is configs/mrp.yaml under another seed. From its clone each recipe trained a policy by the product's own
+stages, at each learning rate: DPO on pairs valued by the policy playing on (as it was) or by the teacher playing on,
+rejection fine-tuning and DAgger on the same states, all with a share of cloned actions rehearsed; and that rehearsal
+alone, which measures the gain of mere further training. Each was accepted or rejected by the product's rule, on all
+calibration tasks, and in either case played beside the clone on unread tasks, under evaluation's noise. None was
+accepted: all but DPO left the package, and so did the code that made these pieces (both are at commit 624d3ee3).
 
 A piece is benchmarks/outcomes/preference/student-<n>.jsonl.zst: the commit, CPU-seconds, and of each policy the outcome
-of every task. Intervals are 95 % bootstraps over tasks, of one student; over all, students are drawn too.
+of every task. Intervals are 95 % bootstraps over tasks for one student; for all of them, students are drawn too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Of long pages: how much of a prompt the next one begins with, and what making it costs.
+"""Prefix that successive prompts of long pages share, and CPU time of making a prompt.
 
     python benchmarks/prefixes.py                        # every chat template that TRL ships
-    python benchmarks/prefixes.py --templates llama3_1   # these
+    python benchmarks/prefixes.py --templates llama3_1   # only these
     python benchmarks/prefixes.py --steps 30
 
 `shared` is the mean share of a prompt that the next prompt begins with, over an episode of pages of 4,000 tokens in
-16k and 32k contexts: what a model need not read again. The columns behind it are CPU-milliseconds a prompt with pages
-of 20,000 tokens, in a context of 4k, of which one page would fill five, and of 32k, which holds one; beside them what
-one tokenisation of such a page costs. Pages are cut from this repository's docs; the tokenizer is that of
+16k and 32k contexts: the share that a model need not read again. The next columns are CPU-milliseconds per prompt with
+pages of 20,000 tokens, in a context of 4k, a fifth of one page, and of 32k, which holds one; the last is one
+tokenisation of such a page. Pages are cut from this repository's docs; the tokenizer is that of
 benchmarks/encode.py.
 """
 

@@ -1,7 +1,7 @@
 """A real pretrained model through all ten stages with adapters: SmolLM2-135M-Instruct on desk, on a CPU, in hours.
 
-    python benchmarks/real_model.py --work DIR               # goes on where it stopped, however often it is called
-    python benchmarks/real_model.py --work DIR --minutes 90  # stops after the stage that is under way then
+    python benchmarks/real_model.py --work DIR               # resumes where the last call stopped
+    python benchmarks/real_model.py --work DIR --minutes 90  # stops after the stage running at that time
 
 The weights are those of examples/hub_models.py. Printed: success of the base, the clone and the routed policy as
 executed, and the CPU hours of each stage.

@@ -1,12 +1,12 @@
-"""Does the page of a router from recorded sessions keep its promise? Its figures beside the served pair, executed.
+"""Predicted figures of a router from recorded sessions, beside those of the served pair as executed.
 
     python -m benchmarks.records               # 60 recorded desk tasks, 60 others played through the pair; 4 minutes
 
 The agent is R2V's own at the desk with native calls, under the noisy condition, and knows of no router. The LLM is the
-desk's expert behind the emulator. There are three small models: one acts as the expert does but on pages that are
-errors, one slips at random, which only its proposals show, and one costs as much as the LLM. Each pair is recorded,
-fitted and served by the commands of docs/serve.md. Printed are the page's sentence, and for the LLM alone and the
-served pair success on tasks that were not recorded, the emulator's bill, and the LLM's share of the turns.
+desk's expert behind the emulator. There are three small models: one acts as the expert does except on error pages, one
+slips at random, which only its proposals show, and one costs as much as the LLM. Each pair is recorded, fitted and
+served by the commands of docs/serve.md. Printed: the prediction on the router's page, and, for the LLM alone and for
+the served pair, success on tasks that were not recorded, the emulator's bill, and the LLM's share of the turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How large a report is, and how fast it opens.
+"""Size of a report, CPU time to make it, and seconds until it opens.
 
     python benchmarks/report.py results/mrp                     # its episodes, repeated to 10,000
     python benchmarks/report.py results/mrp --episodes 20000
 
-The results are copied with their episodes under more task names until there are that many, a report is made, and a
-Chromium opens it and one of its episodes. Printed: CPU seconds to make it, its size (at most 30 MB), seconds until the
-list can be read (at most 2) and until an episode can, and the same of a page that holds nothing, in the same browser.
+The results are copied with their episodes under further task names until there are `--episodes`, a report is made, and
+a Chromium opens it and one of its episodes. Printed: CPU seconds to make it, its size (at most 30 MB), seconds until
+the list can be read (at most 2) and until an episode can, and the same for an empty page in the same browser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MB, MOST_SECONDS = 30, 2
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How large a report is, and how fast it opens.")
+    parser = argparse.ArgumentParser(description="Size of a report, CPU time to make it, and seconds until it opens.")
     parser.add_argument("results", type=Path, metavar="DIR", help="a results folder")
     parser.add_argument("--episodes", type=int, default=10_000, metavar="N", help="episodes to show (default: 10000)")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """CSV files of docs/results and the plot of the baselines, from the tables of `python -m benchmarks.tables`.
 
-A study prints several Markdown tables below each other. Each goes into the file of its kind, with the study in the
-first column, so that one file compares studies. A cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and
+A study prints several Markdown tables in sequence. Each goes into the file of its kind, with the study in the first
+column, so that one file compares studies. A cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and
 the lower and the upper end of its interval.
 """
 

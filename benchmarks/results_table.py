@@ -1,4 +1,4 @@
-"""The table of docs/results.md, from a finished evaluation.
+"""Markdown table of a finished evaluation: means with intervals, and the success of each evaluation seed.
 
     python benchmarks/results_table.py results/mrp
 

@@ -1,21 +1,21 @@
-"""Rivals: the routers that r2v is compared with in `benchmarks/students.py`, each small, and each placed as r2v is.
+"""Baseline routers that `benchmarks/students.py` plays beside r2v, each placed as r2v is.
 
-Those of `r2v.router.baselines`, and beside them
+Those of `r2v.router.baselines`, and
 
     margin                the least margin between the two likeliest tokens of the proposal (UCCI, arXiv 2605.18796)
-    agreement             K further samples of the small policy: the share that is not the proposal, free arguments
-                          aside; equal shares in the order of the entropy. The samples are on the bill
-    whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): the goal alone says whether the small
-                          policy's episode will fail; all of an episode or nothing of it. It learns from the tasks of
-                          round 0 alone: in later rounds a router plays, and nobody knows whether the small policy
-                          alone would have failed
-    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking;
-                          of the action that was not taken the target is its executed outcome. It sees its calls so far
-    judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
-                          proposal, for the price of its prompt as billed and a word, and says whether it would act so
+    agreement             K further samples of the small policy: the share that differs from the proposal, free
+                          arguments ignored; ties are ordered by the entropy. The samples are billed
+    whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): predicts from the goal alone that the
+                          small policy's episode will fail, and routes whole episodes. It learns from the tasks of
+                          round 0 alone: in later rounds a router plays, and the outcome of the small policy alone is
+                          unknown
+    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price per asking;
+                          the target of the action not taken is its executed outcome. It sees its calls so far
+    judge                 AutoMix (2310.11962) with the best possible judge: for the price of its prompt as billed and
+                          a word, the LLM reads conversation and proposal and answers if it would act the same
 
 SWE-Router (`benchmarks/swe_router.py`) and Switchyard as shipped (`benchmarks/switchyard_peer.py`) have modules of
-their own. The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
+their own. Learned baselines are fitted on r2v's own rows, of training and calibration tasks.
 """
 
 from __future__ import annotations

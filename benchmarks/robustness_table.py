@@ -1,9 +1,10 @@
-"""Robustness gap: what each method loses from clean to noisy and to shift, from the pieces of `benchmarks.students`.
+"""Robustness gap: each method's loss from clean to noisy and to shift, from the pieces of `benchmarks.students`.
 
     python -m benchmarks.robustness_table [--pieces benchmarks/outcomes/training_seeds] [--point 0.2]
 
-The same tasks, worlds and thresholds under all three conditions, so the gap is paired: success clean less success
-under the other, the mean over students and tasks with a 95 % bootstrap over both. Beside it how much less r2v loses.
+Tasks, worlds and thresholds are the same under all three conditions, so the gap is paired: clean success less success
+under the other condition, the mean over students and tasks with a 95 % bootstrap over both. The next column is how much
+less r2v loses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rollouts through the wave engine against the ways people write them by hand, in the same run.
+"""Rollouts through the wave engine, beside hand-written loops over transformers' `generate` in the same run.
 
     python benchmarks/rollout.py [--policy outputs/mrp/policy/preference/final] [--tasks 40]
 
@@ -7,8 +7,8 @@
 2. K = 5 candidates of a state: five samples from one shared prefix, against five prompts given to transformers'
    `generate`, a state at a time and all states in one batch.
 
-All in float64 on one thread. Each figure is the best of `--rounds` interleaved rounds, each of ours with a backend
-that remembers nothing; the ratios are what counts.
+All in float64 on one thread. Each figure is the best of `--rounds` interleaved rounds; each of ours has a new backend
+without cached states. Compare the ratios, not the absolute figures.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Sweeps over `router.*` on the bundled pipeline: what six points make anew, and whether early stopping finds the best.
+"""Sweeps over `router.*` on the bundled pipeline: stages that six points make again, and ASHA against a full grid.
 
     python -m r2v run --config configs/mrp.yaml --without evaluate ablations     # once, some 350 CPU-seconds
     python benchmarks/router_sweeps.py
 
-Six budgets: which stages ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
+Six budgets: the stages that ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
 stages that it made. Then nine routers, three sets of features by three labels, at the same share of LLM steps, as a
-grid of 60 evaluation tasks each and by ASHA as it comes: eta 3, the three rungs of its default rule (7, 20 and 60
-tasks). Both were written down before either was run. Steps are evaluation tasks: those that are played, for a point
-goes on from what it has, and those that would be if it began again on every rung. `--only six` or `--only nine` runs
-one of the two.
-It works in the current project, and leaves the experiments there.
+grid of 60 evaluation tasks each and by ASHA with its defaults: eta 3 and three rungs (7, 20 and 60 tasks). Both were
+fixed before either was run. Steps are evaluation tasks: those that are played, as a point resumes from its last rung,
+and those that would be played if it restarted on every rung. `--only six` or `--only nine` runs one of the two. The
+experiments stay in the current project.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Routing trees: every way of asking and not asking along an episode, each step of it executed once.
+"""Routing trees: all keep-or-ask paths of an episode, each step executed once.
 
     tree = RoutingTree(actors, spec)
-    played = await walk(tree, rival, tau)      # what a routed pair does at a threshold, and what came of it
+    played = await walk(tree, rival, tau)      # the routed episode at a threshold, with its outcome
 
 A routed episode of a deterministic world is a path: keep or ask at each step. Methods and thresholds share most of
 their paths' beginnings, so a tree plays a hundred routed policies for little more than a few. Nothing is assumed: each
-node is a state that the world was in after exactly these actions under the episode's own luck, made from the snapshot
-of the node above it, and an outcome is what the world said at a leaf.
+node is the executed state of the world after exactly these actions with the episode's own random draws, made from the
+snapshot of its parent node, and an outcome is the world's result at a leaf.
 """
 
 from __future__ import annotations

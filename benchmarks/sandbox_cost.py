@@ -1,4 +1,4 @@
-"""What the walls cost: a check of a program in the sandbox against the same check without walls, alternating.
+"""Wall time of a program's check in the sandbox, against the same check without walls, in turns.
 
 python benchmarks/sandbox_cost.py
 """

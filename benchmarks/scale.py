@@ -1,10 +1,10 @@
-"""What grows with the data, and how: CPU seconds and peak memory of every pass over many episodes or runs.
+"""Growth of CPU time and peak memory with the data: every pass over many episodes or runs.
 
     python benchmarks/scale.py                               # 100,000 episodes and 5,000 runs, beside a quarter of each
     python benchmarks/scale.py --episodes 8000 --runs 400    # minutes
     python benchmarks/scale.py --only registry merge
 
-Each pass runs in a process of its own. Memory is its peak over what the imports take; `per item` is the CPU time of an
+Each pass runs in a process of its own. Memory is its peak above the imports' memory; `per item` is the CPU time of an
 item, and `growth` that time at the full size over that at a quarter of it: 1 is linear, 4 quadratic. Episodes to be
 collected and merged are synthetic, of the bundled desk's usual size; those that are evaluated and verified are played.
 """

@@ -1,14 +1,14 @@
-"""What the server costs: CPU, added latency and memory, beside LiteLLM's proxy and Switchyard's server in one run.
+"""CPU, added latency and memory of the server, beside LiteLLM's proxy and Switchyard's server in one run.
 
     python -m benchmarks.serve --install           # the peers, newest releases, into outputs/peers
     python -m benchmarks.serve                     # 1 to 64 streams at once, then 100,000 requests for memory
     python -m benchmarks.serve --requests 2000 --memory 0 --only r2v
 
 The upstream and the load generator share one CPU, the server has another. Requests are 20 kB, replies are streams of
-200 events that the upstream writes as fast as they are taken. CPU is user and system time of the server's process and
-its children, a request, while each stream sends its next request when the last is answered. Latency is added latency,
-through the server less direct, at a rate that no server is saturated by. Every peer runs at the fastest setting that
-its documentation names, with its own spend log on where it has one without a database.
+200 events that the upstream writes as fast as they are read. CPU is user and system time of the server's process and
+its children per request, while each stream sends its next request when the last is answered. Latency is added latency,
+through the server less direct, at a rate that saturates no server. Every peer runs at the fastest setting of its
+documentation, with its own spend log on if it has one without a database.
 """
 
 from __future__ import annotations

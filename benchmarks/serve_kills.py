@@ -1,11 +1,11 @@
-"""Do the server's books hold when clients leave, and when the server is killed?
+"""The server's books against the emulator's bill, after clients leave and after the server is killed.
 
     python -m benchmarks.serve_kills --aborts 1000 --kills 200
 
 Aborts: on each wire, clients leave a stream after a drawn number of bytes; the emulator's bill and the books are
 compared to the cent. Kills: while eight clients ask without pause, the server is killed (SIGKILL) at drawn times and
-started again; each client asks again until it is answered. Printed are the requests that stayed unanswered, the
-difference between books and bill, and the entries that are marked unknown, which bound it.
+started again; each client repeats its request until it is answered. Printed: requests that stayed unanswered, the
+difference between books and bill, and the entries marked unknown, which bound it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/sharding_table.py                              # the table of docs/hierarchical.md, in minutes
     python benchmarks/sharding_table.py --shards fsdp --placement full
 
-A cell works where two ranks build the roles, are stopped between the actor's and the guidance's update, resume from the
-checkpoint in new roles, and come to the losses that one unsharded process comes to without a stop. The number is the
-largest difference of a loss. A cell that does not work shows the letter of a reason below the table: the line that the
-product prints. All roles stand on the CPU, so the table shows which code works together, not that memory is saved.
+A cell works if two ranks build the roles, are stopped between the actor's and the guidance's update, resume from the
+checkpoint in new roles, and reach the losses of one unsharded process without a stop. The number is the largest
+difference of a loss. A cell that does not work shows the letter of a reason below the table: the product's own error.
+All roles are on the CPU, so the table shows which code works together, not that memory is saved.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/sites.py
 
-A third of the tasks change their site and are alone on it; the others only read, two side by side. Each answer of a
-site takes 100 ms, in which the world waits. With four times the sites four times as many episodes go side by side; what
-is lost is who waits for a site to be empty, and the start and end of the run.
+A third of the tasks change their site and run alone on it; the others only read, two at a time. Each answer of a site
+takes 100 ms, in which the world waits. Four site sets run four times as many episodes at a time; the losses are the
+waits for an empty site, and the start and end of the run.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@
     python benchmarks/slurm_chain.py --no-snakemake   # 8 min, nearly all of it waiting
 
 All run on the same private Slurm (tests/slurm/cluster.py), one after another, the same program at every stage: it
-notes the time in its first line and in its last, and stands still for some seconds between, as a stage that works does.
-How long differs between stages by up to a second, and is the same in both chains: Slurm looks for jobs once a second,
-so that stages of equal length would all end at the same point of its tick. What is loaded before a stage's own code
-begins counts: R2V, its command line, Snakemake's. The bare chain checks nothing, heals nothing and records nothing: it
-is the floor. Ours and the floor take turns, and which goes first alternates. Snakemake gets a virtual environment of
-its own, made here. Printed: ours beside the floor as the ratio of mean gaps, with a 95 % bootstrap interval over gaps,
-and Snakemake beside ours.
+records the time in its first line and in its last, and sleeps for some seconds between. The sleep differs between
+stages by up to a second, and is the same in both chains: Slurm's scheduler ticks once a second, so stages of equal
+length would all end at the same point of its tick. Imports before a stage's own code count: R2V, its command line,
+Snakemake's. The bare chain checks nothing, heals nothing and records nothing: it is the floor. Ours and the floor take
+turns, and the order alternates. Snakemake gets a virtual environment of its own, made here. Printed: ours beside the
+floor as the ratio of mean gaps, with a 95 % bootstrap interval over gaps, and Snakemake beside ours.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Chains under a Slurm that fails: what is left of them when every command may fail, hang, answer late or twice.
+"""Random chains under a failing Slurm: every command may fail, hang, or answer late or twice.
 
     python benchmarks/slurm_chaos.py                        # 200 random chains
     python benchmarks/slurm_chaos.py --chains 20 --seed 7 --share 0.3
 
-Each chain is a random graph of stages. They end well or fail in ways that healing answers, and in one that it does not;
-runners, sentinels and submitters are killed in the middle of a call. What is between is R2V's own: reconciliation, its
-files and its one door to Slurm, behind which stands tests/slurm/simulator.py. Every second time two chains of one
-checkout begin alike: their first stage is one job, which one makes and both wait for. Printed, and all to be 0:
+Each chain is a random graph of stages, which succeed, fail in ways that healing repairs, or fail in one that it cannot;
+runners, sentinels and submitters are killed in the middle of a call. Reconciliation, its files and the Slurm client are
+R2V's own; tests/slurm/simulator.py replaces Slurm. Every second time two chains of one checkout begin alike: their
+first stage is one job, which one chain submits and both wait for. Printed, each with the aim 0:
 
-    hangs           jobs that are neither done nor given up nor behind one that is, when a person has looked last
+    hangs           jobs neither done nor given up, nor blocked by such a job, after the last command
     orphans         jobs left in the queue that no chain waits for
     duplicates      stages made twice, or by two jobs at once
-    lost attempts   jobs that worked at a stage and stand in no chain
-    false waiting   jobs that `r2v status` calls waiting, and that wait for what cannot come
+    lost attempts   jobs that worked at a stage and are recorded in no chain
+    false waiting   jobs that `r2v status` calls waiting, and whose condition can never be met
 
-"left to a person" counts chains that nothing went on with by itself, until somebody typed a command of R2V; "never
-begun" those of them whose submitter was killed or refused before it had submitted anything, as it has said.
+"left to a person" counts chains that did not continue by themselves, until a command of R2V was typed; "never begun"
+those of them whose submitter was killed or refused, with a message, before it had submitted anything.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The drills that take minutes, on a real private Slurm: one row each, and exit code 1 where one fails.
+"""Drills that take minutes, on a real private Slurm: one row each, and exit code 1 if one fails.
 
     python benchmarks/slurm_drills.py            # about ten minutes on two cores
     python benchmarks/slurm_drills.py limit      # one of them
 
     desk     `bash run_all.sh desk` with the stages' own bodies, small: the same data hashes as `--here` makes
     limit    a stage that needs more than its minute: warned, checkpointed, requeued under its id, done
-    deaf     one that does not listen to the warning: TIMEOUT, and its sentinel sends it on from the checkpoint
+    deaf     one that ignores the warning: TIMEOUT, and its sentinel resubmits it from the checkpoint
 
-The quick ones are tests, tests/slurm/test_drill_*.py; they send a stage Slurm's warning themselves.
+Quick drills are tests, tests/slurm/test_drill_*.py; they send a stage Slurm's warning themselves.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""What a checkout does with the queue, as lines that two checkouts can be compared by, on a real private Slurm.
+"""Queue changes and job starts of a checkout on a real private Slurm, as lines to compare two checkouts by.
 
     python benchmarks/slurm_sequence.py                    # of this checkout, about three minutes on two cores
     python benchmarks/slurm_sequence.py ../other > other   # of another one; then: diff
     python benchmarks/slurm_sequence.py . healed           # one of the drills
 
     clean      the whole pipeline, nothing fails
-    healed     one stage runs out of GPU memory: resubmitted by its sentinel, the jobs behind it keep their ids
-    code       one stage has a bug: nothing is resubmitted until somebody resumes
+    healed     one stage runs out of GPU memory: its sentinel resubmits it, its dependents keep their ids
+    code       one stage has a bug: nothing is resubmitted until `r2v resume`
     requeued   one stage gets the warning of its time limit: it stops, and goes back into the queue under its id
 
 First come the calls that change the queue (sbatch, scontrol update, scontrol requeue), in order, then every start of
-every job as accounting has it. A job is named by its place: `preference#2` is the second one submitted for that stage,
-`heal#1` the first sentinel of the chain, which watches all of its stages. The checkout is driven through its own
-command line and stand-in stages (tests/slurm), so only behaviour is compared, whatever its modules are called.
+every job by accounting. Names are positions: `preference#2` is the second job submitted for that stage, `heal#1` the
+first sentinel of the chain, which watches all of its stages. The checkout is driven through its own command line and
+stand-in stages (tests/slurm), so only behaviour is compared, not the names of modules.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What `r2v status` costs with 500 jobs: calls of squeue and sacct (counted), CPU time, wall time.
+"""Cost of `r2v status` with 500 jobs: calls of squeue and sacct, CPU time and wall time.
 
     python benchmarks/slurm_status.py
     python benchmarks/slurm_status.py --chains 50 --rounds 9
 
-The jobs are real ones on a private Slurm (tests/slurm/cluster.py): chains of ten, in each
-five done, one failed, two running, and two waiting for those. The peer is the naive way in the same
-run: one sacct for each job id, timed over twenty of them.
+The jobs are real ones on a private Slurm (tests/slurm/cluster.py): chains of ten, in each five done, one failed, two
+running, and two waiting for those. The peer in the same run is the naive way: one sacct for each job id, timed over
+twenty of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Traces of a real Slurm, for the simulator of benchmarks/slurm_chaos.py to be held to.
+"""Record traces of a real Slurm, which the simulator of benchmarks/slurm_chaos.py must reproduce.
 
     python benchmarks/slurm_traces.py            # records all scenarios anew, about eight minutes on two cores
-    python benchmarks/slurm_traces.py --compare  # plays them on the real one again and prints what differs
+    python benchmarks/slurm_traces.py --compare  # plays them again and prints the scenarios that differ
 
-Each scenario of tests/slurm/traces.py is played on the private Slurm of tests/slurm/cluster.py; what it answered and
-the state of every job after each step go to tests/slurm/traces.json.
+Each scenario of tests/slurm/traces.py is played on the private Slurm of tests/slurm/cluster.py; its answers and the
+state of every job after each step go to tests/slurm/traces.json.
 """
 
 from __future__ import annotations

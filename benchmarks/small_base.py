@@ -1,7 +1,7 @@
-"""What the bases of the outside worlds' students share: the bundled student's architecture, and lessons with a gate.
+"""Shared recipe of the bases of BabyAI's and TextWorld's students: the bundled architecture, and lessons with a gate.
 
-Tokens are a world's phrases, bytes where there is none, so that any text of a perturbation can be read. A lesson is
-over when the running share of right tokens passes the gate.
+Tokens are a world's phrases, else bytes, so that any text of a perturbation can be read. A lesson ends when the running
+share of right tokens passes the gate.
 """
 
 from __future__ import annotations

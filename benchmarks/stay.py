@@ -1,14 +1,14 @@
-"""Staying with the LLM for some steps once it was asked: does it pay where the endpoint has a prompt cache?
+"""Staying with the LLM for several steps per asking, at list prices and with the endpoint's prompt cache.
 
     python -m benchmarks.stay --config configs/mrp.yaml --model anthropic:claude-sonnet-4-6 --page 1500
 
-A cache makes the LLM's next step cheap (it reads what it has just been sent), and a later one dear (it is sent all that
-the small policy has done meanwhile). So r2v's router is played with one to five LLM steps an asking, and with the LLM
-to the end, at twelve thresholds each, as walks over trees of executed steps (`benchmarks/routing_tree.py`) on
-calibration tasks; all are swept alike, which flatters all alike. Decisions are priced as `benchmarks/cached_cost.py`
-does it, each page as long as `--page`, the small policy with a prefix cache of its own. Printed: the area under the
-curve of success over cost (APGR) at list prices and with the cache, and its lead over one step an asking, with 95 %
-intervals over tasks.
+A cache makes the LLM's next step cheap (its prompt was just sent), and a later one expensive (the small policy's steps
+in between are new to it). So r2v's router is played with one to five LLM steps per asking, and with the LLM to the end,
+at twelve thresholds each, as walks over trees of executed steps (`benchmarks/routing_tree.py`) on calibration tasks;
+all are swept on the tasks they are scored on, so all are equally optimistic. Decisions are priced as in
+`benchmarks/cached_cost.py`, each page as long as `--page`, the small policy with a prefix cache of its own. Printed:
+the area under the curve of success over cost (APGR) at list prices and with the cache, and its lead over one step per
+asking, with 95 % intervals over tasks.
 """
 
 from __future__ import annotations

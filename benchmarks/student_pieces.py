@@ -1,4 +1,4 @@
-"""The pieces of benchmarks.students: what a student's episodes came to, read again, joined, and resampled by task."""
+"""Pieces of benchmarks.students: recorded outcomes of a student's episodes, read, joined, and resampled by task."""
 
 from __future__ import annotations
 

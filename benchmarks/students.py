@@ -1,19 +1,19 @@
-"""Several students: r2v beside every rival at equal dollars, a student and condition a piece, on unread tasks.
+"""Several students: r2v beside every baseline at equal dollars on unread tasks, one piece per student and condition.
 
-    python -m benchmarks.students --students 0 1 2 3 4        # what is there is not made again
-    python -m benchmarks.students_table                       # the tables of all pieces that are there
+    python -m benchmarks.students --students 0 1 2 3 4        # finished pieces are not made again
+    python -m benchmarks.students_table                       # the tables of all finished pieces
 
 A student is the pipeline's seed: of cloning (data order and initialisation), verifier, preferences and router. It
 learns from the same teacher's episodes, its router from its own rounds. All are placed on calibration tasks: r2v at
-shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
-behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
-fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused (`benchmarks/looks.py`). Episodes are
-walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those
-of its evaluation split, from `--first-task` on.
+shares of LLM steps, every baseline where it costs what r2v costs there, in USD as billed. Then all of them play desk
+tasks with numbers above those of any configuration, from an offset fixed by the hash of the commit that froze the
+method (`FROZEN`): these tasks are unread, and a second look is refused (`benchmarks/looks.py`). Episodes are walks over
+trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those of its
+evaluation split, from `--first-task` on.
 
-A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every
-method and operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it
-obeyed an injected instruction. `--groups` plays r2v without each group of its features too.
+A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and for every
+method and operating point the outcome, bill, calls and perturbations of each task's episode, with a flag for an obeyed
+injected instruction. `--groups` plays r2v without each group of its features too.
 """
 
 from __future__ import annotations

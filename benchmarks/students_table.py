@@ -1,18 +1,18 @@
-"""The tables of benchmarks.students, from the pieces that are there.
+"""Tables of benchmarks.students, from the finished pieces.
 
     python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/training_seeds]
     python -m benchmarks.students_table --condition noisy --pieces FOLDER FURTHER    # the same students on more tasks
 
-Of each condition: APGR over USD as billed (the interquartile mean over training seeds, with a 95 % bootstrap over seeds
-and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all baselines, the least lead that these seeds
-and tasks show with 80 % power, and in how many seeds the lead's interval over tasks is off 0. Then success at each
-of r2v's points for the very dollars that r2v costs there, on the line between the two points of a method's curve beside
-them; the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share
-of episodes whose actions are r2v's, over all points and the main one. Of pieces that say what hit an episode, attack
-success by canary and success by category of perturbation.
-Below: dollars at equal success and non-inferiority at each point (`benchmarks/headline_figures.py`); the multi-step
-oracle, the best success that a search over a few LLM steps an episode finds for so many dollars, on its own tasks; the
-parts of r2v beside their replacements; and each aim with its verdict (`benchmarks/study_aims.py`).
+For each condition: APGR over USD as billed (the interquartile mean over training seeds, with a 95 % bootstrap over
+seeds and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all baselines, the least lead that these
+seeds and tasks show with 80 % power, and the number of seeds in which the lead's interval over tasks excludes 0. Then
+success at each of r2v's points for r2v's own dollars, interpolated between the neighbouring points of a method's curve;
+the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share of
+episodes whose actions are r2v's, over all points and at the main one. From pieces with recorded perturbations, attack
+success by canary and success by category of perturbation. Below: dollars at equal success and non-inferiority at each
+point (`benchmarks/headline_figures.py`); the multi-step oracle, the best success for the same dollars that a search
+over a few LLM steps per episode finds, on its own tasks; the parts of r2v beside their replacements; and each aim with
+its verdict (`benchmarks/study_aims.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Aims of the study over training seeds, and the verdict on each: met, missed, or open while seeds are missing."""
+"""Aims of the study over training seeds, with a verdict on each: met, missed, or open while seeds are missing."""
 
 from __future__ import annotations
 

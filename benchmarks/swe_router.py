@@ -1,11 +1,11 @@
-"""SWE-Router (arXiv 2607.00053): hand the episode over to the LLM once, where the LLM is the likelier to finish it.
+"""SWE-Router (arXiv 2607.00053): one handover of the episode to the LLM, once the LLM is likelier to finish it.
 
-Two heads are fitted on states that the small policy met alone (round 0 of the router's features), from step
-`FIRST_STEP` on: the chance that the small policy, going on alone, succeeds, and the chance that the LLM does if it acts
-from this state to the end. The first label is the recorded episode; the second is one play per state, from the state's
-snapshot and under the episode's own luck (some 14 CPU-milliseconds each on desk). The score is the second chance less
-the first, mapped to [0, 1]; where it reaches the threshold, the LLM acts to the end. The paper's price of the LLM is
-left to the threshold, which is placed at equal dollars.
+Two heads are fitted on states that the small policy reached alone (round 0 of the router's features), from step
+`FIRST_STEP` on: the probability of success if the small policy continues alone, and if the LLM acts from this state to
+the end. The first label is the recorded episode's; the second is one play per state, from the state's snapshot with the
+episode's own random draws (some 14 CPU-milliseconds each on desk). The score is the second probability less the first,
+mapped to [0, 1]; once it reaches the threshold, the LLM acts to the end. The threshold replaces the paper's price of
+the LLM and is placed at equal dollars.
 """
 
 from __future__ import annotations

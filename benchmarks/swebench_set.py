@@ -2,9 +2,9 @@
 
     python benchmarks/swebench_set.py            # writes r2v/envs/swe/recipes.jsonl; some minutes
 
-Candidates are places in a package's own modules, in an order drawn by (package, seed). One is kept where some tests of
-one file fail with it and pass without it, and no file fails to be collected. What an agent is told is made of the first
-failure. `r2v swebench install` makes the instances of the recipes again, on any machine.
+Candidates are positions in a package's own modules, in an order drawn by (package, seed). A candidate is kept if some
+tests of one file fail with it and pass without it, and every file can be collected. The problem statement is made from
+the first failure. `r2v swebench install` makes the instances of the recipes again, on any machine.
 """
 
 from __future__ import annotations

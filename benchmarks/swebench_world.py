@@ -1,4 +1,4 @@
-"""How long a world of SWE-bench takes on the bundled instances: a reset, a command and a grading, by the clock.
+"""Wall time of a SWE-bench world on the bundled instances: a reset, a command and a grading.
 
 r2v swebench install && python benchmarks/swebench_world.py
 """

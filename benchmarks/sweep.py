@@ -2,11 +2,11 @@
 
     python benchmarks/sweep.py --points 24
 
-Each point does nothing, so all that is measured is the sweep. Both start a process a point here (Hydra's function runs
-`true`, as a point of a command does), for that is what a training needs; Hydra's own launcher calls the function in its
-one process, which is printed too. Seconds of CPU of all processes and by the clock, per point: a sweep of N points
-less one of 1, over N - 1, so that starting Python counts for neither. hydra-core is installed from PyPI into a venv of
-its own, and removed with it.
+Each point does nothing, so only the sweep is measured. Both start one process per point (Hydra's function runs `true`,
+as a point of a command does), because a training needs one; Hydra's own launcher calls the function in its one process,
+which is printed too. CPU seconds of all processes and wall seconds, per point: a sweep of N points less one of 1, over
+N - 1, so that starting Python counts for neither. hydra-core is installed from PyPI into a venv of its own, and removed
+with it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m benchmarks.switchyard_peer        # install it, into a virtual environment of its own
 
 It runs in a child interpreter that answers JSON lines. Each state is sent as the conversation that a gateway would see
-before the step: goal, tool calls and tool results, with `is_error` set by the page's own words
-(`r2v.router.page_signals`), and which tools observe and which mutate. The small policy's proposal is not sent, since
-the router decides before either model is called.
+before the step: goal, tool calls and tool results, with `is_error` derived from the page's text
+(`r2v.router.page_signals`), and each tool marked as observing or mutating. The small policy's proposal is not sent,
+since the router decides before either model is called.
 
 The router compares its confidence that the small model is in trouble with `confidence_threshold`, so the score of a
 state is the largest threshold at which it still picks the capable model: its own confidence, 1 where a rule overrides

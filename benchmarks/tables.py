@@ -1,10 +1,10 @@
-"""Every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
+"""Make every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
 
     python -m benchmarks.tables             # print them all, in Markdown
     python -m benchmarks.tables --write     # and put each into its page, the long ones into docs/results/*.csv
 
 A page includes a table between the lines `<!-- table: NAME -->` and `<!-- end of table -->`. tests/test_tables.py fails
-where a page has something else between them. Outcomes are made by `python -m benchmarks.students` and its like.
+if a page has something else between them. Outcomes are made by `python -m benchmarks.students` and the other studies.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The base of TextWorld's students: 0.2 million parameters that can read the pages and know nothing of the planner.
+"""Pretrain the base of TextWorld's students: 0.2 million parameters that read pages and know nothing of the planner.
 
     python -m benchmarks.textworld_base outputs/textworld_base      # then: python -m benchmarks.students --config ...
 
-First made-up pages, which begin tiny and advance by accuracy alone: the command that names the objective's thing is to
-be told. Then transcripts of an agent that acts at random in games far behind those that any configuration names: what
-it sees next is to be told, and of each page a command that names a thing of the objective, where there is one. No
-choice of the expert enters. Tokens are words.
+First made-up pages, which begin tiny and advance by accuracy alone; the target is the command that names the
+objective's thing. Then transcripts of an agent that acts at random in games with numbers above those of any
+configuration; targets are its next observations and, for each page, a command that names a thing of the objective, if
+the page has one. No choice of the expert enters. Tokens are words.
 """
 
 from __future__ import annotations

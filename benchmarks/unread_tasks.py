@@ -1,12 +1,12 @@
-"""The router against its rivals at equal dollars, on training-split tasks that no stage has read.
+"""The router against its baselines at equal dollars, on training-split tasks that no stage has read.
 
     make mrp                                        # the policy and the router's rows
     python benchmarks/unread_tasks.py               # then this, in the same folder
     python benchmarks/unread_tasks.py --num-tasks 40 --budgets 0.2
 
-The tasks are the last ones of the training split: neither cloned, nor labelled, nor rolled out, nor in any table, so
-the evaluation split stays unlooked at. Routers are fitted on the published rows. r2v's thresholds are placed at shares
-of LLM steps, every rival's where it costs what r2v costs, in USD as billed, all by playing calibration tasks. Printed:
+The tasks are the last ones of the training split: neither cloned, nor labelled, nor rolled out, nor in any table; the
+evaluation split is not read. Routers are fitted on the published rows. r2v's thresholds are placed at shares of LLM
+steps, every baseline's where it costs as much as r2v, in USD as billed, all by playing calibration tasks. Printed:
 success and cost at each point, and APGR over realised cost with 95 % intervals over tasks, paired.
 """
 

@@ -1,23 +1,23 @@
-"""What a verifier's labels are worth: does it tell costly steps better than entropy does?
+"""Value of a verifier's labels: how well verifiers trained on three kinds find costly steps, beside entropy.
 
     python -m benchmarks.verifier_labels --choose      # recipes on calibration tasks
     python -m benchmarks.verifier_labels               # all arms on held-out tasks
 
-States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable where
-the expert, going on from it, succeeds; the policy's action there is costly where after it the expert fails or takes
-more steps. Verifiers are trained on labels from three places:
+States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable if the
+expert, continuing from it, succeeds; the policy's action there is costly if after it the expert fails or takes more
+steps. Verifiers are trained on three kinds of labels:
 
-    corrupted    the product's: the teacher's steps, and plausible mistakes put in their place and played on
+    corrupted    the product's: the teacher's steps, and plausible mistakes in their place, each played on
     student      the policy's own actions at its own states, each played on by the expert
-    pairs        the same, and the expert's action beside each that differs: what is better within a state
+    pairs        the same with the expert's action wherever it differs: a ranking within a state
 
-from two beginnings, the base model as the product does or the clone's weights, and, on pairs, by three losses: the
+from two initialisations, the base model as in the product or the clone's weights, and, on pairs, by three losses: the
 product's cross-entropy of each label, the Bradley-Terry loss within a state (-log sigmoid of the better action's logit
-less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` says others; `--choose` tries more
+less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` sets others; `--choose` tries more
 of them on calibration tasks. Held-out tasks are desk's from `--first-task` on, which no configuration or test reads and
-no choice may be made on: 31266 to 31365 and 31666 to 31765 have been looked at.
+no choice may be made on: 31266 to 31365 and 31666 to 31765 have been read.
 
-They stand beside raw and masked entropy, and the router's models on the router's features, fitted to the same training
+The baselines are raw and masked entropy, and the router's models on the router's features, fitted to the same training
 states. AUROC on held-out tasks, with a 95 % bootstrap over tasks.
 """
 

@@ -1,7 +1,7 @@
-"""Recipes of a verifier that `benchmarks/verifier_labels.py` compares: weights to begin with, and losses.
+"""Recipes of a verifier that `benchmarks/verifier_labels.py` compares: initial weights and losses.
 
-The product begins with the base model and learns each label by cross-entropy. Here it may begin with the clone's
-weights, and learn which of two actions of a state is better, by the Bradley-Terry loss: -log sigmoid of the better
+The product starts from the base model and learns each label by cross-entropy. Here a verifier may start from the
+clone's weights and learn the better of two actions of a state by the Bradley-Terry loss: -log sigmoid of the better
 one's logit less the worse one's.
 """
 

@@ -1,18 +1,18 @@
-"""What waiting for provider batches costs, and what a request costs us.
+"""Waiting for provider batches: hours and dollars of five policies, and our memory and CPU per request.
 
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: five ways side by side
-    python benchmarks/waves.py --draws 12       # so many draws of waits and lengths: their mean, the worst, the bounds
+    python benchmarks/waves.py --draws 12       # 12 draws of waits and lengths: mean, worst, bounds
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
-clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn; once as if it were told the
-moment a batch ends, once polling as the engine does. The n-th batch whose requests are of some turn takes the same time
-in every way, to compare them by more than luck. Without a limit of a batch's size all send the same batches: the
-engine then is behind the barrier by its polls. The default is what `teacher.*` says unless told otherwise.
+clock is the event loop's, which jumps. The barrier has the same waits, turn by turn; one variant sees the end of a
+batch at once, the other polls as the engine does. The n-th batch whose earliest request has a given turn waits equally
+long in every policy, so that they differ by more than luck. Without a limit on a batch's size all send the same
+batches: the engine then is slower than the barrier by its polls. The default row uses the defaults of `teacher.*`.
 
-Bound: a conversation's next request can't leave before its last answer, and nobody knows a wait beforehand, so that
-whatever the policy, the longest conversation is expected to take as many mean waits as it has turns. Policies do not
-know either which conversations will be long; what knowing it would be worth is the row of --draws that is told.
+Bound: a conversation's next request cannot leave before its last answer, and waits are unknown beforehand, so under any
+policy the longest conversation is expected to take as many mean waits as it has turns. The policies do not know the
+lengths of conversations either; the row of --draws with known lengths shows the value of knowing them.
 """
 
 from __future__ import annotations

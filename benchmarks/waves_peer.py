@@ -1,9 +1,9 @@
-"""Kept and paid: inspect_ai's batch mode and ours against the same emulated OpenAI, under the same faults.
+"""Answers kept and requests paid: inspect_ai's batch mode and ours on one emulated OpenAI, under the same faults.
 
     python -m venv /tmp/peer && /tmp/peer/bin/pip install inspect_ai==0.3.285 openai
     python benchmarks/waves_peer.py /tmp/peer/bin/python
 
-Ten requests each; kept: answers in hand at the end, paid: what the emulator's ledger billed. inspect_ai lives in a
+Ten requests each. Kept: answers present at the end; paid: requests billed in the emulator's ledger. inspect_ai has a
 venv of its own.
 """
 

@@ -1,9 +1,9 @@
-"""How long a world of WebArena takes on stub sites: a reset with its login, a step with its grading, by the clock and
-in CPU-seconds, with the benchmark's own second of `slow_mo` and without.
+"""Wall and CPU seconds of a WebArena world on stub sites: a reset with its login, a step with its grading.
 
 r2v webarena install && python -m benchmarks.webarena_world
 
-The sites are loopback pages (tests/envs/webarena/stubs.py), so what real ones take to answer comes on top.
+Both are measured with the benchmark's own second of `slow_mo` and without. The sites are loopback pages
+(tests/envs/webarena/stubs.py); the answer times of real ones come on top.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tiny, the bundled student: a tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
 
-The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that
-decoding an action gives it back to the character and a key stands directly before the value to be copied. The
-model is LFM2's architecture (short convolutions and attention), which learns to copy in context where a plain
-transformer of this size does not (docs/desk.md). `TINY_DIR` is the base that `tiny_pretrain` made.
+The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that decoding an
+action restores every character and a key comes directly before the value to be copied. The model has LFM2's
+architecture (short convolutions and attention), which learns to copy in context where a plain transformer of this size
+does not (docs/desk.md). `TINY_DIR` is the base that `tiny_pretrain` made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Documents that teach a decoder to copy: rows of made-up content, then calls whose arguments stand in them.
+"""Training documents for copying: rows of made-up content, then calls whose arguments occur in the rows.
 
-`recall` is bare associative recall, as small or large as a `CurriculumStage` says: the fields of a key are repeated and
-the id that stood behind them is to be told. `relation` is the same for one pair of fields of any sort. `dossier`
-sets the desk's kinds of lines side by side, so that what is copied depends on what is asked: an id behind a key,
-a status behind an id, a verb behind a status, a technician behind a state.
+`recall` is bare associative recall of the size of a `CurriculumStage`: the fields of a key are repeated, and the target
+is the id that followed them. `relation` is the same for one pair of fields of any sort. `dossier` mixes the desk's
+kinds of lines, so that the query decides the target: an id behind a key, a status behind an id, a verb behind a status,
+a technician behind a state.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
     python -m benchmarks.recipes.tiny_pretrain --output DIR
 
-Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
-that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
-only when the running accuracy says so, which decides whether a decoder of this size learns to copy at all.
-Part B is transcripts of an agent that calls random tools in real worlds, look-alikes included, of tasks that no
-split holds, with arguments copied from the pages. The loss looks at arguments only, never at which tool was
-called, so nothing of any expert enters.
+Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls that repeat
+some fields and must end in the id that followed them. The curriculum begins tiny and advances only when the running
+accuracy passes its gate; without that, a decoder of this size does not learn to copy at all. Part B is transcripts of
+an agent that calls random tools in real worlds, look-alikes included, on tasks of no split, with arguments copied from
+the pages. The loss covers arguments only, never the tool's name, so no expert's choice enters.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
+"""Bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
 
     python -m benchmarks.recipes.toy_policy --output r2v/bundled/weights/toy
 
 It is pretrained on written demonstrations of both roles, made from problems of the `train` split alone: an answer to a
 problem; a hint to an answer; a revised answer after a hint, or after none. The demonstrations are imperfect on purpose.
 Of hints, one in five names the right first step and its result ("sum is 11"), another one in five a wrong one, and the
-rest say "keep it" or "look again"; of answers after a hint, one in seven repeats the one before. The decoder has one
+rest read "keep it" or "look again"; of answers after a hint, one in seven repeats the previous one. The decoder has one
 convolution layer, which lets a number see its neighbours, and one attention layer, which combines numbers; so it does
 one step of a problem well and two at once badly. That leaves room for reinforcement learning: to hint at the first step
-rather than nothing, and to follow the hint. No hint contains the answer: where the first step's result happens to be
-the answer, something else is said.
+rather than at nothing, and to follow the hint. No hint contains the answer: where the first step's result is the
+answer, another hint is given.
 """
 
 from __future__ import annotations
