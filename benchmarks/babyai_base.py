@@ -44,7 +44,7 @@ TRANSCRIPT_UPDATES = 600
 
 
 def phrases() -> Iterator[str]:
-    """Every phrase of the pages often enough that it is one token."""
+    """Yield every phrase of the pages often enough to become one token."""
     things = [f"{colour} {kind}" for colour, kind in product(COLOURS, (*KINDS, "door"))] + ["wall"]
     for _ in range(60):
         yield from things
@@ -56,7 +56,7 @@ def phrases() -> Iterator[str]:
 
 
 def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Document:
-    """A page of made-up things and places, then the things again in another order: their places are to be told."""
+    """A page of made-up things and places, then the things in another order; their places are the targets."""
     lines = [
         (f"{colour} {kind}", draw.choice(PLACES if sides else PLACES[::7]))
         for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)
@@ -71,7 +71,7 @@ def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Docum
 
 
 def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Document:
-    """A goal and made-up pages: after each the place of the goal's thing is to be told, or that it is not there."""
+    """A goal and made-up pages; the target after each is the place of the goal's thing, or that it is absent."""
     things = [f"{colour} {kind}" for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)]
     article = draw.choice(("the", "a"))
     ids = tokenizer(f'<goal>go to {article} {things[0]} (layout "GoToLocal {draw.randrange(10**6)}")')["input_ids"]
@@ -88,7 +88,7 @@ def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Documen
 
 
 def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> Document:
-    """An agent acts at random in a layout; what it sees next is to be told, and the place of the goal's thing again."""
+    """A random agent's walk in a layout; targets are its next observations and the place of the goal's thing."""
     grid = laid_out(level, layout)
     ids = tokenizer(f'<goal>{grid.mission} (layout "{level} {layout}")<obs>{view(grid)}')["input_ids"]
     targets: list[int] = []

@@ -65,7 +65,7 @@ def resident_mb() -> float:
 
 
 def cells(waves: Waves, benchmark: LongChain, episodes: int, pages: int) -> list[Cell]:
-    """As many cells as methods, of all tasks."""
+    """Return one cell per method, each over all tasks."""
     inference = InferenceConfig(max_steps=pages)
     world = RolloutWorld(benchmark, PerturbationsConfig(), inference)
 

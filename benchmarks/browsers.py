@@ -70,7 +70,7 @@ def _resets(worlds: list[Any], tasks: Any) -> None:
 
 
 def _below() -> list[Path]:
-    """The processes that this one started, and theirs."""
+    """Folders of /proc of all descendants of this process."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -84,7 +84,7 @@ def _below() -> list[Path]:
 
 
 def _spent() -> float:
-    """CPU-seconds of all processes below this one that live."""
+    """CPU-seconds of all live descendants of this process."""
     seconds = 0.0
     for path in _below():
         try:

@@ -45,7 +45,7 @@ class Lengths:
 
 def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Sequence[str], reread: float) -> float:
     """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
-    `reread`: price of a token that they have read at an earlier step, as a factor on `cost.slm.input`."""
+    `reread`: price of a token that was read at an earlier step, as a factor on `cost.slm.input`."""
     price, total = settings.cost.slm_price, 0.0
     known = {"slm": 0, "verifier": 0}
 
@@ -71,7 +71,7 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
 
 
 def price_of(model: str) -> Rate:
-    """The listed price of `provider:name`. Raises UsageError where none is listed."""
+    """Return the listed price of `provider:name`. Raises UsageError for an unlisted model."""
     provider, _, name = model.partition(":")
     return rate_of(provider, name)
 

@@ -72,7 +72,7 @@ def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict
 
 
 def stored(folder: Path = KEPT) -> list[dict[str, FloatArray]]:
-    """What `solved` found of every student that was played. Raises FileNotFoundError where none was."""
+    """Load the results of `solved` for every played student. Raises FileNotFoundError if there are none."""
     paths = sorted(folder.glob("student-*.json"))
     if not paths:
         raise FileNotFoundError(f"{folder}: no student")

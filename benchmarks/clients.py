@@ -1,7 +1,7 @@
 """Unmodified third-party agents in front of the server: sessions that end well, and the books against the bill.
 
     python -m benchmarks.clients --install        # pinned versions, from npm and PyPI, into outputs/peers
-    python -m benchmarks.clients --sessions 50    # in a network namespace with loopback alone, where one can be made
+    python -m benchmarks.clients --sessions 50    # in a network namespace with loopback only, if possible
 
 The task of each agent is to make a file. The LLM is the emulator: it answers the first turn with a call of the agent's
 own shell tool and the next with text. In half of the sessions the agent's first session defines a bundle's domain, and
@@ -58,7 +58,7 @@ class Client:
 
     @property
     def home(self) -> Path:
-        """Where it is installed."""
+        """Folder of its installation."""
         return (HOME / self.package.replace("/", "-")).absolute()
 
     @property
@@ -172,7 +172,7 @@ def install(names: Sequence[str]) -> None:
 
 
 def program_of(client: Client) -> Path:
-    """Where a client is installed."""
+    """Return the path of a client's program."""
     folder = "node_modules/.bin" if client.by_npm else "bin"
     return client.home / folder / client.program
 
@@ -217,7 +217,7 @@ def measure(name: str, client: Client, sessions: int) -> str:
 
 
 def _thrown_away(row: Mapping[str, Any]) -> float:
-    """Return what a proposal cost that the router threw away."""
+    """Return the cost of a proposal that the router discarded."""
     small = row.get("decision", {}).get("small")
     return small["usd"] if small and row["source"] == "llm" else 0.0
 

@@ -38,7 +38,7 @@ def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
 
 
 def same(old: Path, new: Path) -> bool:
-    """Whether two files say the same but for the commit that made them."""
+    """True if two files are equal except for the commit that made them."""
     if content_sha256(old) == content_sha256(new):
         return True
     return _COMMIT.sub(b"", old.read_bytes()) == _COMMIT.sub(b"", new.read_bytes())
@@ -57,7 +57,7 @@ def first_difference(old: Path, new: Path) -> str:
 
 
 def main() -> int:
-    """Compare, and say how many files are the same."""
+    """Compare the files and print the number of equal ones; 1 if any differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)

@@ -71,7 +71,7 @@ print(json.dumps(figures), flush=True)
 
 
 class Recording:
-    """A greedy actor that keeps what it was shown and what its model replied."""
+    """A greedy actor that records its states and its model's replies."""
 
     def __init__(self, actor: GreedyActor) -> None:
         self.actor, self.kept = actor, list[State]()
@@ -133,7 +133,7 @@ def plain(view: StepView, reply: Reply) -> dict[str, Any]:
 
 
 def lengthened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The state with long pages: further rows of other people, told apart by task and step."""
+    """Return the state with long pages: further rows of other people, distinct by task and step."""
 
     def page(step: int, text: str) -> str:
         row = '{{"row":"{0}-{1}-{2}","name":"person{2}","team":"field","status":"open","id":"x{1}{2}"}}'
@@ -144,7 +144,7 @@ def lengthened(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def states_of(records: Iterable[Mapping[str, Any]]) -> list[State]:
-    """The states as a gate gets them. Equal texts are one object, as in an episode that goes on."""
+    """Return the states as a gate receives them. Equal texts are one object, as in a running episode."""
     texts: dict[str, str] = {}
     tools: dict[str, tuple[ToolSpec, ...]] = {}
 
@@ -239,7 +239,7 @@ def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
 
 
 def side(command: Sequence[str], checkout: Path) -> dict[str, dict[str, float]]:
-    """What a side's process prints last."""
+    """Run a side's process and return the figures of its last line."""
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve()), "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if not done.stdout:  # an abort at the end, after the figures, loses nothing

@@ -68,7 +68,7 @@ def tokenizer(bpe: str, template: str) -> Any:
 
 
 def pages(texts: Sequence[str], steps: int) -> list[str]:
-    """One observation a step, of about 970 tokens."""
+    """Return one observation of about 970 tokens per step."""
     whole = "\n".join(texts)
     return [whole[3300 * i : 3300 * (i + 1)] for i in range(steps)]
 
@@ -81,18 +81,18 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def steps_row(encoder: Encoder, context: Sequence[Message], action: str) -> Row:
-    """What cloning a step reads."""
+    """Return the training row that cloning reads for a step."""
     ids, target = encoder(context), encoder.action_ids(action)
     return [*ids, *target], [IGNORED] * len(ids) + target
 
 
 def in_trees(rows: Sequence[Row]) -> str:
-    """Tokens of rows one by one, and in trees."""
+    """Return the tokens of the rows read separately, and in prefix trees."""
     return f"{sum(len(ids) for ids, _ in rows)}>{sum(len(tree.ids) for tree in lay_out(rows, LIMIT))}"
 
 
 def measure(made: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     tools = Desk().make().tool_specs()
     contexts = [build_messages("read the manual", seen[: t + 1], actions[:t]) for t in range(len(seen))]
     fresh = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)

@@ -39,7 +39,7 @@ _CENT = 0.01
 
 
 def answer_of(benchmark: str, small: str) -> Answer:
-    """The emulated models of a benchmark: its expert, which the small one leaves now and then."""
+    """Return the emulated models of a benchmark: its expert, from which the small model deviates now and then."""
     made = load_benchmark(benchmark, {})
     assert isinstance(made, Demonstrated)
 
@@ -68,7 +68,7 @@ def as_history(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def overrides(benchmark: str, provider: str, *, times: int, seed: int, prefix: str) -> list[str]:
-    """The configuration of a run `times` as large as the small one."""
+    """Return the overrides of a run `times` as large as the small one."""
     large, small = MODELS[provider]
     common = (
         f"prefix={prefix} env.benchmark={benchmark} teacher.provider={provider} teacher.model_name={large} "
@@ -100,7 +100,7 @@ def planned(config: Config) -> list[PlannedWork]:
 
 
 def measured(benchmark: str, provider: str, times: int) -> bool:
-    """Run both, print the table; whether all holds."""
+    """Run both and print the table; True if every bound holds."""
     small = overrides(benchmark, provider, times=1, seed=1, prefix="pilot")
     full = overrides(benchmark, provider, times=times, seed=2, prefix="full")
     words = ["run", "--without", "ablations", "--overrides", "anyway=true"]

@@ -51,7 +51,7 @@ PROGRAMS = {
 
 
 def run_all(out: Path, device: str) -> int:
-    """Run every part, each in a process of its own, and print the table; returns 1 where one failed."""
+    """Run every part, each in a process of its own, and print the table; return 1 if one failed."""
     out.mkdir(parents=True, exist_ok=True)
     begun, failed = time.monotonic(), False
     table = ["| part | result | seconds | last line |", "|---|---|---|---|"]
@@ -76,7 +76,7 @@ def run_all(out: Path, device: str) -> int:
 
 
 def _run_part(words: list[str], log: Path, limit: float) -> str:
-    """ok, or what became of it."""
+    """Run one part; return "ok" or its failure in words."""
     found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
     with log.open("w") as file:
         try:
@@ -94,7 +94,7 @@ def _run_part(words: list[str], log: Path, limit: float) -> str:
 
 
 def main() -> int:
-    """Run one part here, or all of them."""
+    """Run one part in this process, or all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu-check"), metavar="DIR", help="default: gpu-check")
     parser.add_argument("--device", default="cuda", metavar="DEVICE", help="cuda, or cpu for the parts that can")

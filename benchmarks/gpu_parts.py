@@ -42,7 +42,7 @@ STAGES = {
     "train_verifier": ["verifier.num_tasks=6", "candidates.num_folds=2"],
     "evaluate": ["--methods", "slm_base", "llm_only", "policy.model_name=outputs/micro/policy/bc/final"],
 }
-"""The stages that are run one by one, with their options and settings."""
+"""Stages that are run one by one, with their options and settings."""
 SMALL_LLAMA = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -52,12 +52,12 @@ SMALL_LLAMA = {
     "head_dim": 16,
     "vocab_size": 1000,
 }
-"""What of the published shape is smaller on a CPU."""
+"""Values of the published shape that are reduced on a CPU."""
 OFFLOADED = "seed=3 hierarchical.placement=full hierarchical.offload=true"
 
 
 def machine(device: str) -> None:
-    """Versions, and what a CUDA context takes of the GPU before anything is allocated."""
+    """Versions, and the GPU memory of a CUDA context before anything is allocated."""
     import torch
 
     print("torch", torch.__version__, "cuda", torch.version.cuda)
@@ -152,7 +152,7 @@ def _largest_gap(left: list[list[float]], right: list[list[float]]) -> float:
 
 
 def rollout(device: str) -> None:
-    """Tokens a second and peak memory of the product's own generation, beside what is planned for it. The first of two
+    """Tokens per second and peak memory of the product's own generation, beside the planned peak. The first of two
     equal batches loads kernels."""
     import torch
 
@@ -180,7 +180,7 @@ def rollout(device: str) -> None:
                 completion_tokens=new,
                 episodes=rows,
                 hints=1,
-                batch=8,  # log-probabilities are read in as many rows as an update has
+                batch=8,  # log-probabilities are computed for as many rows as in an update
             )
             planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"), lookup)
             memory = next(one.memory for one in planned.phases if one.phase.name == "rollout, actor")
@@ -206,7 +206,7 @@ def rollout(device: str) -> None:
 
 
 def prefixes(device: str) -> None:
-    """Seconds to read prompts that grow, as an agent's do: all of them anew, and what is new of them."""
+    """Seconds to read growing prompts, as an agent's are: all of them anew, and only their new tokens."""
     import torch
 
     from r2v.llm.local.prefill import prefill
@@ -273,7 +273,7 @@ def oom_retry(device: str) -> None:
 
 
 def four_bit(device: str) -> None:
-    """An nf4 base with two adapters: the loss is finite, and gradients reach one role's adapter alone."""
+    """An nf4 base with two adapters: the loss is finite, and gradients reach only one role's adapter."""
     import torch
 
     from benchmarks.hrl_speed import saved
@@ -426,4 +426,4 @@ NEEDS = {
     "stages": ("trl", "peft", "datasets"),
     "adapters": ("trl", "peft", "datasets"),
 }
-"""Packages that a part needs beside torch and transformers."""
+"""Packages that a part needs in addition to torch and transformers."""

@@ -39,7 +39,7 @@ DELTA = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A promise to a student, and what came of it on new tasks; without a threshold there is none."""
+    """A student's guarantee and its outcome on new tasks; without a threshold there is no outcome."""
 
     student: int
     alpha: float
@@ -100,18 +100,18 @@ def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[H
 
 
 def stored(path: Path = OUTCOMES) -> list[Held]:
-    """What is kept. Raises FileNotFoundError where nothing is."""
+    """Load the stored guarantees. Raises FileNotFoundError if there are none."""
     return [Held(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def table(path: Path = OUTCOMES) -> list[str]:
-    """Of all students that were played. Raises FileNotFoundError where none was."""
+    """Return the table of all played students. Raises FileNotFoundError if there are none."""
     heads = "student | alpha | threshold: failed in calibration | failed here | LLM steps | USD, of llm_only's"
     return [f"| {heads} |", "|" + "---|" * 6, *(one.row() for one in stored(path))]
 
 
 def main() -> None:
-    """Play, keep what came of it, and print the table."""
+    """Play the missing students, store the results, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument(

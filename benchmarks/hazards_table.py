@@ -16,8 +16,8 @@ from r2v.evaluation.measures.statistics import FloatArray
 
 
 def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
-    """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
-    its own path was hit in, all seeds together, with a 95 % bootstrap over tasks. Empty where no piece says."""
+    """Attack success, and success by category of perturbation, at the main point: for each method over the episodes in
+    which its own path was hit, all seeds together, with a 95 % bootstrap over tasks. Empty if no piece records hits."""
     whole = [name for name in methods if not name.startswith(WITHOUT)]
     keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in whole)]
     told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
@@ -47,7 +47,7 @@ def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str
 
 
 def _share(cells: Sequence[Mapping[str, Any]], column: str, category: int, counts: FloatArray) -> str:
-    """The share of 1s among episodes that the category hit, and how many there are."""
+    """Return the share of 1s among episodes that the category hit, and their number."""
     hit = np.array([[bits >> category & 1 for bits in cell["hit"]] for cell in cells], float)
     value = np.array([[float(digit) for digit in cell[column]] for cell in cells])
     if not hit.any():

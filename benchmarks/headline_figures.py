@@ -50,7 +50,7 @@ class Curves:
         return np.asarray(weighted.sum(axis=0))
 
     def dollars(self, method: str, level: float) -> FloatArray:
-        """USD at which a method's curve reaches this success, (1 + draws,); NaN where a seed's never does."""
+        """USD at which a method's curve reaches this success, (1 + draws,); NaN if a seed's never does."""
         both = zip(self.cost[method], self.success[method], strict=True)
         return self.mean([dollars_at(cost, success, level) for cost, success in both])
 

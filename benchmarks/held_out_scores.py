@@ -74,7 +74,7 @@ def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> He
 
 
 def table(path: Path = OUTCOMES) -> list[str]:
-    """A row for each student. Raises FileNotFoundError where none was scored."""
+    """Return a row for each student. Raises FileNotFoundError if none was scored."""
     heads = "student | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy"
     rows = [f"| {heads} |", "|" + "---|" * 10]
     for number, line in enumerate(path.read_text().splitlines()):

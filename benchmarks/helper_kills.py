@@ -45,7 +45,7 @@ from r2v.storage.integrity import content_files
 
 MRP = Path(__file__).parents[1] / "configs" / "mrp.yaml"
 _LOOK = 0.05
-"""Seconds between two looks at what was played."""
+"""Seconds between two reads of the finished plays."""
 _LATEST = 1.5
 """Seconds after its share of the episodes that a kill comes at most."""
 
@@ -70,7 +70,7 @@ def ended(pid: int, log: Path) -> None:
 
 
 def plays(project: Path) -> tuple[int, bool]:
-    """Lines of plays of the evaluation, and whether it is finished."""
+    """Return the evaluation's number of recorded plays, and True if it is finished."""
     lines, finished = 0, False
     for folder in project.glob("outputs/.episodes/evaluate-*"):
         finished |= (folder / PUBLISHED).exists()
@@ -115,7 +115,7 @@ def undisturbed(values: argparse.Namespace) -> None:
 
 
 def disturbed(count: int, values: argparse.Namespace) -> bool:
-    """The evaluation by the stage and so many helpers, with kills; whether its files are those of `alone`."""
+    """Run the evaluation by the stage and `count` helpers, with kills; True if its files equal those of `alone`."""
     project, about, log = (values.state / f"with-{count}{end}" for end in ("", ".json", ".log"))
     state = json.loads(about.read_text()) if about.exists() else {"killed": [], "different": None}
     alone = json.loads((values.state / "alone.json").read_text())
@@ -165,7 +165,7 @@ def _kill_and_start(
             os.killpg(running[victim], signal.SIGKILL)
             os.waitpid(running[victim], 0)
             lines, finished = plays(project)
-            assert finished or lines >= kept, "what was played is there, by whoever"
+            assert finished or lines >= kept, "a recorded play was lost"
             kept = lines
             running[victim] = start(victim)
             state["killed"].append(victim)

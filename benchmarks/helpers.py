@@ -44,7 +44,7 @@ MOST_CPU, MOST_SLOWEST = 1.25, 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What one process did."""
+    """CPU seconds and requests of one process."""
 
     playing: float
     """CPU seconds in players."""
@@ -87,7 +87,7 @@ def measured(folder: Path, words: Sequence[str], figures: Path) -> int:
 
 
 def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
-    """Evaluate, with so many helpers beside; what each process did, the stage's own first."""
+    """Evaluate with this number of helpers; return the cost of each process, the stage's own first."""
     places = [folder / f"figures-{number}.json" for number in range(1 + helpers)]
     pids = [measured(folder, [*words, *(JOIN if number else [])], place) for number, place in enumerate(places)]
     for pid, place in zip(pids, places, strict=True):
@@ -97,7 +97,7 @@ def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
 
 
 def result(folder: Path) -> tuple[dict[str, str], int]:
-    """The hashes of the evaluation's files, and how many episodes it has."""
+    """Return the hashes of the evaluation's files, and its number of episodes."""
     made = (folder / "results/micro").resolve()
     summary = json.loads((made / ARTIFACT_MANIFEST).read_text())["summary"]
     return content_files(made), int(summary["n_episodes"])
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def told(count: int, spent: Sequence[Spent], episodes: int) -> None:
-    """Print what an evaluation took."""
+    """Print the cost of an evaluation."""
     playing, whole = (sum(getattr(one, field) for one in spent) for field in ("playing", "whole"))
     waves, questions = (sum(getattr(one, field) for one in spent) for field in ("waves", "questions"))
     name = f"with {count} helpers" if count else "one process"

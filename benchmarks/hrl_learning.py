@@ -1,7 +1,7 @@
 """Hierarchical training on held-out problems: both answers before and after, with ablations of guidance and critic.
 
     python benchmarks/hrl_learning.py                     # three seeds of three arms
-    python benchmarks/hrl_learning.py --split tune        # the same on problems that one may tune on
+    python benchmarks/hrl_learning.py --split tune        # the same on the problems for tuning
 
 All arms start from the same toy policy, train on the same problems and are measured on the same held-out ones,
 greedily:
@@ -57,7 +57,7 @@ ARMS: dict[str, list[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One arm under one seed: scores (problems, turns) before and after, and what it took."""
+    """One arm under one seed: scores (problems, turns) before and after, answers, tokens and seconds."""
 
     before: FloatArray
     after: FloatArray
@@ -111,7 +111,7 @@ def checked(guided: bool, config: Config) -> int:
 
 
 def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
-    """An arm's configuration: as many answers an iteration as `full` has, and iterations for as many updates."""
+    """Return an arm's configuration: as many answers per iteration as `full`, and iterations for as many updates."""
     own = [*overrides, *ARMS[arm], f"seed={seed}"]
     config = load(path, own)
     full, mine = checked(True, config), checked(config.hierarchical.guidance.enabled, config)
@@ -176,7 +176,7 @@ def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
 
 
 def main() -> None:
-    """Run all arms under all seeds and print what they came to."""
+    """Run all arms under all seeds and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical.yaml"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -79,7 +79,7 @@ class ExactPrompter:
         self.length, self.vocabulary = length, vocabulary
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """Tokens drawn for the problem and what was said."""
+        """Return tokens drawn for the problem and its earlier rounds."""
         return self._drawn("answer", problem.id, str(rounds))
 
     def hint(
@@ -94,7 +94,7 @@ class ExactPrompter:
 
 
 def drawn(numbers: Iterable[int], seed: int, folder: Path) -> Iterator[tuple[int, TrainerCase]]:
-    """Cases that nobody chose, by number; their models are written below `folder`."""
+    """Yield randomly drawn cases by number; their models are written below `folder`."""
     for at in numbers:
         yield at, _drawn(generator(seed, "trainer", at), folder / str(at))
 
@@ -199,7 +199,7 @@ def planned(case: TrainerCase) -> dict[str, int]:
         name: round(phase_memory(job, strategy, device, phase, rows.get(name, case.rows), _lookup).total)
         for name, phase in by_name.items()
     }
-    for role in ("actor", "guidance"):  # what was generated is read for its log-probabilities
+    for role in ("actor", "guidance"):  # log-probabilities of the generated tokens
         read = phase_memory(job, strategy, device, replace(by_name[role], action="read"), case.rows, _lookup)
         found[f"rollout, {role}"] = max(found[f"rollout, {role}"], round(read.total))
     values = phase_memory(job, strategy, device, replace(by_name["critic"], action="read"), case.rows, _lookup)
@@ -245,7 +245,7 @@ def _trainer(case: TrainerCase, folder: Path) -> Trainer:
 
 
 def _standing(trainer: Trainer) -> dict[str, list[Tensor]]:
-    """What is there before a phase begins: on the GPU, and (`host`) beside it."""
+    """Return the tensors that exist before a phase begins: on the GPU, and (`host`) in host memory."""
     roles = trainer.roles
     bases = {id(base): base for base, _ in roles.language_models.values()}
     modules = [*(base.model for base in bases.values()), roles.critic, roles.target.critic]

@@ -2,7 +2,7 @@
 
     python benchmarks/hrl_real_model.py --work DIR                        # both arms, 30 iterations each, one seed
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
-    python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of what has run
+    python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of the finished arms
 
 Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; a
 stopped arm resumes. It shows that the path works with a model that reads English, and its curves; with six problems per
@@ -72,7 +72,7 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
 
 
 def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[str, Any]:
-    """Train an arm to the end, going on where it stopped; its outcome."""
+    """Train an arm to its end, resuming where it stopped, and return its outcome."""
     folder = work / arm.replace(" ", "_")
     folder.mkdir(parents=True, exist_ok=True)
     file, config = work / "sums.jsonl", folder / "config.yaml"

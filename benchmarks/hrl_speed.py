@@ -96,7 +96,7 @@ class Stopwatch:
         )
 
     def of(self, work: str) -> float:
-        """Tokens a second: the median of all rounds but the first; not a number for what is not done."""
+        """Tokens per second: the median of all rounds but the first; NaN for work that is not done."""
         return statistics.median(tokens / seconds for tokens, seconds in self.rounds.get(work, [])[1:] or [(nan, 1.0)])
 
 
@@ -116,7 +116,7 @@ def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
 
 
 def texts(count: int, problems: int) -> list[str]:
-    """Prompts, each of so many word problems."""
+    """Return `count` prompts of `problems` word problems each."""
     found = word_problems(count * problems, 0, "train")
     return [" ".join(one.text for one in found[at * problems : (at + 1) * problems]) for at in range(count)]
 
@@ -147,7 +147,7 @@ def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placeme
 
 
 class TimedSpeaker(Generator):
-    """One that tells what its second pass takes."""
+    """A generator that times its second pass."""
 
     def __init__(self, watch: Stopwatch, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

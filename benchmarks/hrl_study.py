@@ -65,7 +65,7 @@ from r2v.randomness import generator
 FACTORS = (1.0, round(1 / 3, 4), 3.0)
 SEEDS = (1, 2, 3, 4, 5)
 SIZE = ["policy.dtype=float32"]
-"""What a run has less of than the configuration: half the bits."""
+"""Override of every run: half the bits of the configuration's dtype."""
 FROZEN = 1e-12
 NO_HINTS = ["hierarchical.guidance.enabled=false"]
 GROUPS = [*NO_HINTS, "hierarchical.turns=1", "hierarchical.rewards=[1]", "hierarchical.group=8"]
@@ -85,7 +85,7 @@ WORDS = {"buys": "sum", "finds": "sum", "loses": "difference", "sells": "differe
 
 
 class ToldPrompter(Prompter):
-    """Says in every request for a better answer what the study, and no guidance, has to hint."""
+    """A prompter whose requests for a better answer carry the study's hint instead of the guidance's."""
 
     def __init__(self, tokenizer: Any, right: bool) -> None:
         super().__init__(tokenizer)
@@ -136,7 +136,7 @@ def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
 
 
 def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> None:
-    """As many updates and labels as the others have updates and checked answers; the same optimizer."""
+    """Train on labels: as many as the others' checked answers, in as many updates; the same optimizer."""
     end = trainer.roles.tokenizer.eos_token_id
     updates = h.iterations * h.updates
     rows = h.iterations * h.episodes * 2 // updates
@@ -145,8 +145,8 @@ def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> N
 
 
 def distil(trainer: Trainer, h: HierarchicalConfig, lr: float, seed: int) -> None:
-    """The answers and updates of half as many iterations as were trained: hinted answers that are right are shown to
-    the actor as first ones, at the rate that it did not learn with so far."""
+    """Train the actor on its right hinted answers as first answers: answers and updates of half as many iterations as
+    were trained, at the rate it has not used so far."""
     iterations = h.iterations // 2
     episodes = play_many(
         generator(seed, "distil").sample(trainer.problems, iterations * h.episodes),
@@ -168,7 +168,7 @@ def distil(trainer: Trainer, h: HierarchicalConfig, lr: float, seed: int) -> Non
 
 
 def _show(trainer: Trainer, h: HierarchicalConfig, lr: float, batches: Sequence[Sequence[Completion]]) -> None:
-    """One update for each batch of answers."""
+    """Make one update for each batch of answers."""
     parameters = trainer.roles.parameters("actor")
     network = Network("actor", parameters, lr=lr, clip=h.grad_clip, micro_batch_size=64, setting="lr")
     for said in batches:
@@ -208,7 +208,7 @@ class Untrained:
 
 
 def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, before: Untrained) -> dict[str, Any]:
-    """One run: its outcomes, its curve and what it took."""
+    """Return one run: its outcomes, its curve and its CPU-seconds."""
     torch.set_num_threads(1)
     config = configured(path, arm, seed, factor, iterations)
     h = config.hierarchical
@@ -247,8 +247,8 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
 def to_run(
     arms: Sequence[str], seeds: Sequence[int], factors: Sequence[float], runs: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[str, int, float]]:
-    """What has not run, in order: all arms under each seed at the first of the rates, then the others under the first
-    seed; with no rates, all arms under each seed at the arm's chosen ones."""
+    """Yield the missing runs in order: all arms under each seed at the first of the rates, then the others under the
+    first seed; without rates, all arms under each seed at the arm's chosen ones."""
     there = {(one["arm"], one["seed"], one["factor"]) for one in runs}
     wanted = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
     wanted += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
@@ -256,7 +256,7 @@ def to_run(
 
 
 def main() -> None:
-    """Run what is asked for and has not run, or print the table."""
+    """Run the missing arms, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical/words.yaml"))
     parser.add_argument("--arms", choices=STUDY_ARMS, nargs="+", default=list(STUDY_ARMS))

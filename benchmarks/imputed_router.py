@@ -49,7 +49,7 @@ FIXED = ("random_router", "entropy_router")
 
 
 def runner_of(config: Config, made: dict[str, Path], folder: Path) -> MethodRunner:
-    """The models of a finished pipeline; what they play is kept in `folder`."""
+    """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     settings = EvaluateSettings.of(config)
     return MethodRunner.of(
@@ -62,14 +62,14 @@ def runner_of(config: Config, made: dict[str, Path], folder: Path) -> MethodRunn
 
 
 def with_router(runner: MethodRunner, name: str, model: RouterModel) -> MethodRunner:
-    """The same models, another router in the place of r2v's; its plays are known as its own."""
+    """Return the runner with another router in place of r2v's, whose plays have their own identity."""
     routers = {**runner.identity.routers, "r2v": name}
     identity = dataclasses.replace(runner.identity, routers=routers)
     return dataclasses.replace(runner, identity=identity, routers={**runner.routers, "r2v": model})
 
 
 def recorded(config: Config, runner: MethodRunner, cloned: set[str]) -> tuple[dict[str, Episode], dict[str, str]]:
-    """The teacher on tasks that were not cloned; its successes by id, and their tasks' splits."""
+    """Play the teacher on tasks that were not cloned; return its successes by id, and their tasks' splits."""
     router, tasks = config.router, TaskSelection.training(config)
     specs = []
     for split, count in (("train", router.num_tasks), ("calibration", router.num_calibration_tasks)):
@@ -83,7 +83,7 @@ def recorded(config: Config, runner: MethodRunner, cloned: set[str]) -> tuple[di
 
 
 def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list[FeatureRow]:
-    """Rows of teacher states."""
+    """Return the feature rows of the teacher's states."""
     episodes, splits = recorded(config, runner, cloned)
     longest, tools = config.inference.max_steps, tools_of(runner.world.benchmark)
     cell = agreement_cell(episodes, splits, runner.slm, runner.extractor, tools, max_steps=longest)
@@ -91,7 +91,7 @@ def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list
 
 
 def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[float]) -> float:
-    """r2v's threshold at the budget, found as the router stage finds it."""
+    """Return r2v's threshold at the budget, placed as by the router stage."""
     specs = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
     plays = ExecutedPlays(runner, specs)
     return match_rate(lambda tau: played_at(plays, "r2v", tau), scores, config.router.budget).tau
@@ -100,7 +100,7 @@ def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[flo
 def row_of(
     name: str, condition: str, runner: MethodRunner, method: str, specs: list[EpisodeSpec], tau: float | None
 ) -> tuple[str, ...]:
-    """One executed row of the table."""
+    """Return one executed row of the table."""
     cell = runner.cell(method, specs, tau)
     runner.player.play([cell])
     episodes = [episode for (episode,) in runner.player.records(cell)]

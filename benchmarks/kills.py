@@ -48,7 +48,7 @@ from r2v.storage.integrity import content_files
 
 MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
 START = "(start)"
-"""Where a process is before its first stage runs."""
+"""Name of the phase before a process runs its first stage."""
 _POLL_SECONDS = 0.002
 
 
@@ -72,7 +72,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One process of `r2v run`, watched by what it logs until it ends or is killed."""
+    """One process of `r2v run`, watched through its log until it ends or is killed."""
 
     pid: int
     log: Path
@@ -84,7 +84,7 @@ class Attempt:
     """CPU seconds from the start of each place to the start of the next."""
 
     def look(self) -> float:
-        """Read what was logged since; CPU seconds that the process has been where it is."""
+        """Read new log lines; return the CPU seconds that the process has spent in its current stage."""
         now = cpu_seconds(self.pid)
         with self.log.open("rb") as file:
             file.seek(self.offset)
@@ -93,16 +93,16 @@ class Attempt:
         self.offset += len(whole)
         for line in whole.decode().splitlines():
             stage = line.split(" ")[0]
-            # Ablations run stages of their own, which say the same: their own stage is the last of all.
+            # Ablations run stages of their own, which log the same line: their own stage is the last of all.
             if line.endswith(" running") and stage in self.stages and self.place != self.stages[-1]:
                 self.place, self.since = stage, now
         self.spans[self.place] = now - self.since
         return now - self.since
 
     def end(self, moments: Mapping[str, float]) -> int | None:
-        """Its exit code; None where it was killed, because it was at a place for as long as `moments` allows."""
+        """Return its exit code; None if it was killed on reaching the moment that `moments` gives for a stage."""
         while True:
-            spent = self.look()  # before it is waited for: what is gone has no CPU time
+            spent = self.look()  # before the wait: a reaped process has no CPU time
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status)
@@ -134,20 +134,20 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def litter(folder: Path) -> list[str]:
-    """What a finished pipeline must not leave: leases and drafts."""
+    """Return the leases and drafts below a folder; a finished pipeline leaves none."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     return [name for name in names if name.endswith((".lease", ".tmp")) and "replay" not in name]
 
 
 def drawn_kills(number: int, state: dict[str, Any], each: int) -> dict[str, int]:
-    """How often a round is killed at each place: once or twice, as long as there are fewer than `each` kills there."""
+    """Return a round's number of kills per stage: one or two, while the stage has had fewer than `each`."""
     made = Counter(state["kills"])
     twice = {place: uniform("kills", number, place) < 0.5 for place in state["spans"]}
     return {place: min(2 if twice[place] else 1, each - made[place]) for place in twice if made[place] < each}
 
 
 def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, save: Callable[[], None]) -> list[str]:
-    """Kill and start again until the pipeline ends; what then differs."""
+    """Kill and restart until the pipeline ends; record the files that differ."""
     folder, log = values.state / f"round-{number}", values.state / f"round-{number}.log"
     folder.mkdir(exist_ok=True)
     kills = drawn_kills(number, state, values.each)
@@ -177,7 +177,7 @@ def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, s
 
 
 def undisturbed(values: argparse.Namespace) -> dict[str, Any] | None:
-    """The state before the first kill: what the pipeline makes, and how long it is where. None where it fails."""
+    """Return the state before the first kill: expected files, and seconds per stage. None if the pipeline fails."""
     folder, log = values.state / "undisturbed", values.state / "undisturbed.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -189,7 +189,7 @@ def undisturbed(values: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def report(state: dict[str, Any]) -> None:
-    """How many kills fell where, and what differs."""
+    """Print the number of kills per stage, and the files that differ."""
     made = Counter(state["kills"])
     for place, seconds in state["spans"].items():
         print(f"{place:20} {made[place]:4} kills   {seconds:6.2f} CPU-s undisturbed")
@@ -198,7 +198,7 @@ def report(state: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Kill, compare, print; 1 where a byte differs."""
+    """Kill, compare and print; return 1 if a byte differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=100, help="at least, shared out evenly (default: 100)")
     parser.add_argument("--state", type=Path, default=Path("/tmp/r2v-kills"), help="folder of what was done so far")

@@ -23,7 +23,7 @@ LEDGER = Path("benchmarks/outcomes/looks.jsonl")
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Tasks `first` to `first + count - 1` of a world, read by a study: the folder of its pieces, or what it was."""
+    """Tasks `first` to `first + count - 1` of a world, read by a study: the folder of its pieces, or a description."""
 
     world: str
     first: int
@@ -35,7 +35,7 @@ class Look:
     """Why tasks that were read before are read again; empty: none was."""
 
     def overlaps(self, other: Look) -> bool:
-        """Whether both read a task."""
+        """True if both read a task."""
         apart = self.first + self.count <= other.first or other.first + other.count <= self.first
         return self.world == other.world and not apart
 
@@ -52,8 +52,8 @@ def read_looks(path: Path) -> list[Look]:
 
 
 def open_look(path: Path, look: Look) -> None:
-    """Write a look down; one that the study has written down before stays as it is. Raises UsageError for tasks that
-    another study, or this one in another range, has read, unless `look.again` says why."""
+    """Record a look; one that the study has recorded before stays as it is. Raises UsageError for tasks that another
+    study, or this one in another range, has read, unless `look.again` gives the reason."""
     known = read_looks(path)
     if any((one.study, one.first, one.count) == (look.study, look.first, look.count) for one in known):
         return

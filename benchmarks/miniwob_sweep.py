@@ -28,11 +28,11 @@ from r2v.envs.worker.process import WorldProcess
 STEPS = 3
 LEAST = 110
 PLAYWRIGHT_BUILD = "chromium-1117/chrome-linux"
-"""Where playwright 1.44 looks for the browser that it would have downloaded."""
+"""Folder in which playwright 1.44 looks for the browser that it would have downloaded."""
 
 
 class Arm:
-    """One way to play: its seconds and its failures."""
+    """One side of the comparison: its seconds and its failures."""
 
     def __init__(self, name: str, pool: WorkerPool, noop: str) -> None:
         self.name, self.pool, self.noop = name, pool, noop
@@ -58,7 +58,7 @@ class Arm:
             self.failures[str(task.template_id)] = info.env_fault
 
     def line(self) -> str:
-        """Medians, and how many were measured."""
+        """Return the medians, and the number of measurements."""
         return (
             f"{self.name:<34} reset {statistics.median(self.resets):6.2f} s ({len(self.resets)})   "
             f"step {statistics.median(self.steps):6.2f} s ({len(self.steps)})"
@@ -78,7 +78,7 @@ def plain(folder: Path) -> WorkerPool:
 
 
 def main() -> int:
-    """The sweep; exit code 1 where fewer than LEAST tasks work."""
+    """Run the sweep; return 1 if fewer than LEAST tasks work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=6, help="play every so many beside the peer; 0: none (default: 6)")
     parser.add_argument("--names", default="all", help="tasks, separated by spaces (default: all)")

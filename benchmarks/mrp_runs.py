@@ -1,7 +1,7 @@
 """`make mrp` with several training seeds, on both kinds of kernels: r2v's lead, and the number of runs that show it.
 
     python -m benchmarks.mrp_runs                                   # makes the missing runs, then the table
-    python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
+    python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one run per seed
     python -m benchmarks.mrp_runs --seeds                           # the table of the finished runs
 
 A run is `r2v run --config configs/mrp.yaml --overrides seed=N` in a folder of its own,
@@ -56,11 +56,11 @@ KERNELS = {"default": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CP
 CONFIG = Path("configs/mrp.yaml")
 TABLES = ("main_table.csv", "per_seed.csv", "comparisons.csv", "frontier.csv")
 UNEQUAL_COST = "success_rate"
-"""Metric of comparisons.csv that compares main points whatever they cost."""
+"""Metric of comparisons.csv that compares main points regardless of cost."""
 
 
 def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
-    """Run the pipeline, without what no table needs, and keep what the tables are made from."""
+    """Run the pipeline, without stages that no table needs, and keep the inputs of the tables."""
     work = Path("outputs/mrp_runs") / folder.name
     work.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
@@ -208,14 +208,14 @@ def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]
 
 
 def leads(folder: Path = OUTCOMES) -> list[str]:
-    """The tables of the runs that are there. Raises FileNotFoundError where there is none."""
+    """Return the leads of the finished runs. Raises FileNotFoundError if there are none."""
     runs = _stored(folder)
     conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
     return [line for condition in conditions for line in table(runs, condition)][:-1]
 
 
 def tables(folder: Path = OUTCOMES) -> list[str]:
-    """The tables of the runs that are there, and what made each run. Raises FileNotFoundError where there is none."""
+    """Return the tables of the finished runs, and the origin of each. Raises FileNotFoundError if there are none."""
     lines = ["", "| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]
     for run in _stored(folder):
         facts = run.facts
@@ -232,7 +232,7 @@ def _stored(folder: Path) -> list[Run]:
 
 
 def main() -> None:
-    """Make what is not there, then print the tables."""
+    """Make the missing runs, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="training seeds (default: 0 to 4)")
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS), help="default: both")

@@ -31,7 +31,7 @@ USED = re.compile(
 
 
 class Operator(Protocol):
-    """What Cosmic Ray asks of an operator. A node is one of parso's syntax tree, a position (line, column)."""
+    """Cosmic Ray's operator interface. A node is one of parso's syntax tree, a position (line, column)."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
         """Start and end of each place of this node that the operator may change."""
@@ -43,10 +43,10 @@ class Operator(Protocol):
 
 
 class DropStatement:
-    """`pass` in place of a call whose value nobody takes, an augmented assignment, a deletion or a raise."""
+    """`pass` in place of a call with an unused value, an augmented assignment, a deletion or a raise."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """Where this node is such a statement."""
+        """Yield the position of the node if it is such a statement."""
         if node.type == "simple_stmt" and self._droppable(node.children[0]):
             yield node.children[0].start_pos, node.children[0].end_pos
 
@@ -73,7 +73,7 @@ class Membership:
     """`in` becomes `not in`, and the other way round."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """One for each such operator of a comparison."""
+        """Yield a position for each such operator of a comparison."""
         if node.type == "comparison":
             for operator in self._operators(node):
                 yield operator.start_pos, operator.end_pos
@@ -108,7 +108,7 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """What a reader is shown."""
+        """The mutation as a unified diff."""
         removed = "".join(f"    - {text}\n" for text in self.before.splitlines())
         return f"r2v/{self.module}.py:{self.line}\n{removed}" + "".join(f"    + {t}\n" for t in self.after.splitlines())
 
@@ -127,7 +127,7 @@ def drawn_mutants(root: Path, modules: list[str], count: int) -> dict[str, list[
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where an operator may change a module: its `occurrence`-th position."""
+    """A position at which an operator may change a module: its `occurrence`-th."""
 
     id: str
     operator: Operator
@@ -193,7 +193,7 @@ def _left_out(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _mutated(text: str, operator: Operator, occurrence: int) -> str:
-    """The text after a mutation; the text itself where there is none, as for `except a.b`, which Cosmic Ray can't."""
+    """Return the mutated text; the text itself if the mutation fails, as Cosmic Ray's does for `except a.b`."""
     from cosmic_ray.mutating import mutate_code
 
     try:
@@ -203,7 +203,7 @@ def _mutated(text: str, operator: Operator, occurrence: int) -> str:
 
 
 def _meaning(code: str) -> str | None:
-    """The syntax tree as text; None where the code is none."""
+    """Return the syntax tree as text; None for invalid code."""
     try:
         return ast.dump(ast.parse(code))
     except SyntaxError:

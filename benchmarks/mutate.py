@@ -39,16 +39,16 @@ from tests import warm  # noqa: E402
 
 SAMPLE = 300
 MODULES: dict[str, str] = yaml.safe_load((ROOT / "benchmarks" / "mutate.yaml").read_text())
-"""Module below r2v/ to what pytest is told besides the test file that mirrors it: more files, or options."""
+"""Module below r2v/ to pytest arguments in addition to its own test file: further files, or options."""
 EQUIVALENT = yaml.safe_load((ROOT / "benchmarks" / "equivalent_mutants.yaml").read_text()) or []
 LEFT_OUT = ("test_imports.py",)
-"""What no mutant meets: tests of what an import loads, where a warm Python has loaded it all before."""
+"""Tests that are never run: they check what an import loads, which a warm Python has loaded before."""
 CPU_FLOOR = 20
-"""Seconds of CPU that any set of tests may take with a mutant; 4 times what it takes without one where that is more."""
+"""CPU seconds allowed to a set of tests with a mutant, or 4 times its cost without one if that is more."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what is asked for, and print the table and the survivors; exit code 1 below `--at-least`."""
+    """Run the requested mutants, and print the table and the survivors; return 1 below `--at-least`."""
     options = parsed(argv)
     idle = options.list or options.report
     tree = ROOT if idle else copied(options.out / "tree")
@@ -130,7 +130,7 @@ def tried(
 
 
 def test_sets(tree: Path, module: str) -> dict[str, tuple[str, ...]]:
-    """The tests that a mutant meets, nearest first: its module's own, then those of its room and of who imports it."""
+    """Return a module's tests, nearest first: its own, then those of its package and of its importers."""
     mirror = Path("tests", module).with_name(f"test_{Path(module).name}.py")
     near = [mirror.as_posix(), *shlex.split(MODULES[module])]
     met = [] if any(word.startswith("-") for word in near) else near
@@ -142,7 +142,7 @@ def test_sets(tree: Path, module: str) -> dict[str, tuple[str, ...]]:
 
 
 def digest_of(tree: Path, tests: tuple[str, ...]) -> str:
-    """What the tests are, as a hash of their files."""
+    """Return a hash of the tests' files."""
     files = sorted({word.partition("::")[0] for word in tests if ".py" in word})
     return hashlib.sha256(b"".join((tree / path).read_bytes() for path in files)).hexdigest()[:16]
 
@@ -154,11 +154,11 @@ class Baseline:
     cpu: float
     """Seconds."""
     left_out: tuple[str, ...]
-    """Tests that fail in a Python whose libraries are imported already: those of what an import loads."""
+    """Tests that fail in a Python whose libraries are imported already, because they check what an import loads."""
 
 
 def baseline(tree: Path, tests: tuple[str, ...]) -> Baseline:
-    """Run them without a mutant. Ends the program where more than a few fail."""
+    """Run the tests without a mutant. Ends the program if more than a few fail."""
     before = warm.cpu_seconds()
     code = pytest(tree, tests, 1200, write_bytecode=True)
     cpu = warm.cpu_seconds() - before
@@ -171,7 +171,7 @@ def baseline(tree: Path, tests: tuple[str, ...]) -> Baseline:
 
 
 def pytest(tree: Path, tests: tuple[str, ...], cpu: float, *, write_bytecode: bool = False) -> int:
-    """Pytest's exit code on these tests in the copy; minus a signal where it was ended. cpu: seconds allowed."""
+    """Return pytest's exit code on these tests in the copy, or minus the signal that ended it. cpu: seconds allowed."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 5))
@@ -229,7 +229,7 @@ def read_results(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def reason_of(mutant: Mutant) -> str | None:
-    """Why no test can catch it, where the list of equivalent mutants says so."""
+    """Return the reason why no test can catch the mutant, from the list of equivalent ones; None if not listed."""
     for row in EQUIVALENT:
         if (row["module"], row["before"], row["after"]) == (mutant.module, mutant.before, mutant.after):
             return str(row["reason"])
@@ -266,7 +266,7 @@ def noticed(counts: Counter[str]) -> float:
 
 
 def line_of(name: str, counts: Counter[str], columns: tuple[str, ...]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return f"{name:42s}{counts.total():12d}" + "".join(f"{counts[c]:12d}" for c in columns) + f"{noticed(counts):12.1%}"
 
 

@@ -32,7 +32,7 @@ Placement = Mapping[str, Any]
 calibration tasks there; of a family also its `members`, the same of each, with the `difference` of its success from
 that of the family's own score and the `standard_error` of it, paired by task."""
 Placements = dict[str, list[Placement]]
-"""By method, one for each of `SHARES`."""
+"""Method to its placements, one for each of `SHARES`."""
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
@@ -46,7 +46,7 @@ def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) ->
 
 
 def point_of(played: Sequence[Walked]) -> OperatingPoint:
-    """Shares and cost of the episodes of one threshold."""
+    """Return shares and cost of the episodes of one threshold."""
     return OperatingPoint(
         llm_call_rate=sum(sum(one.asked) for one in played) / sum(len(one.asked) for one in played),
         cost=fmean(one.cost for one in played),

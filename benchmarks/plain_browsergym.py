@@ -16,7 +16,7 @@ class PlainWorld:
         self._environment: Any = None
 
     def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
-        """A new environment, as every episode has one."""
+        """Make a new environment, one per episode."""
         self.close()
         self._environment = self._gymnasium.make(task["payload"]["id"])
         observation, _ = self._environment.reset(seed=seed)

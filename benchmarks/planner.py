@@ -4,7 +4,7 @@
     python benchmarks/planner.py --only rollout --cuda       # on a GPU: torch.cuda.max_memory_allocated
     python benchmarks/planner.py --families                  # 14 families: LoRA, full, checkpointed, 4-bit
     python benchmarks/planner.py --all-families              # every causal type of transformers: planned or refused
-    python benchmarks/planner.py --write-guard               # the planner's answers beside the arithmetic's
+    python benchmarks/planner.py --write-guard               # the planner's answers next to the formulas'
     python benchmarks/planner.py --ship                      # r2v/memory/shipped: all shipped configurations
 
 The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the requested
@@ -61,7 +61,7 @@ _LAYERS = 8
 _LONGEST = 120
 """CPU seconds for a type: some have loops over single tokens."""
 _OTHER_CONFIGS = ("experiments", "greedy", "mlp")
-"""Folders of configs/ whose files describe experiments."""
+"""Folders of configs/ that hold experiments, not stage configurations."""
 LARGEST = {
     "tiny": "tiny",
     "lora-0.5b": "Qwen/Qwen3-0.6B",
@@ -70,7 +70,7 @@ LARGEST = {
     "qlora-8b": "Qwen/Qwen3-14B",
     "full-1b": "meta-llama/Llama-3.2-3B",
 }
-"""The largest model that a profile is meant for, or one near that size."""
+"""Profile to its largest intended model, or one near that size."""
 _STRETCHES = ("fresh", "accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
 
 
@@ -141,20 +141,20 @@ class GuardCase:
         return training, strategy, device, next(phase for phase in device.phases if phase.name == name)
 
     def case(self) -> MeasuredCase:
-        """What is measured of it, with its own chunks."""
+        """Return the case for measurement, with its own chunks."""
         training, strategy, _, phase = self.planned()
         case = case_of(training, strategy, phase, self.micro_batch)
         return self.chunked(case)
 
     def chunked(self, case: MeasuredCase) -> MeasuredCase:
-        """The case with this one's chunks where it is hierarchical training's."""
+        """Return the case with this one's chunks if it belongs to hierarchical training."""
         if not case.chunk or self.phase == "bc":
             return case
         chunk = self.chunk or _WHOLE
         return replace(case, chunk=chunk, single_chunk=self.micro_batch * (self.tokens - 1) <= chunk)
 
     def peak(self) -> tuple[float, str]:
-        """Bytes that the planner predicts, and what runs then."""
+        """Return the planner's peak in bytes, and the operation at the peak."""
         memory = phase_memory(*self.planned(), self.micro_batch, lambda case: lookup(self.chunked(case)))
         return memory.total, memory.peak_at
 
@@ -188,7 +188,7 @@ def guard_cases() -> Iterator[tuple[GuardCase, dict[str, Any]]]:
 
 
 def write_guard() -> None:
-    """Add the planner's answers to guard.json, as `measured` beside the arithmetic's `peak`."""
+    """Add the planner's answers to guard.json, as `measured` next to the formulas' `peak`."""
     guard = json.loads(GUARD.read_text())
     rows = []
     for case, record in guard_cases():
@@ -286,7 +286,7 @@ def in_a_child(name: str) -> str:
 
 
 def planned_or_refused(name: str) -> str:
-    """The planner's answer for a type of models in one line."""
+    """Return the planner's answer for a type of models in one line."""
     try:
         case = MeasuredCase(
             code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2, chunk=4096,
@@ -299,7 +299,7 @@ def planned_or_refused(name: str) -> str:
 
 
 def _shallow(name: str) -> ModelConfigValues:
-    """A type's configuration by its defaults, with fewer layers. Raises UsageError where it has no defaults."""
+    """Return a type's default configuration with fewer layers. Raises UsageError if it has no defaults."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -317,7 +317,7 @@ _OVERRIDDEN = (
     ("policy.model_name=meta-llama/Llama-3.1-8B", "policy.lora_r=16"),
     ("policy.model_name=Qwen/Qwen2.5-14B", "training.lr=1e-5"),
 )
-"""Configurations beside the files, as they are typed."""
+"""Command-line overrides that are measured in addition to the files."""
 _DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...] = (
     ("hierarchical", "Llama-3.2-3B", {}, (24, 44.53, 141), 1),
     ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (44.53,), 2),
@@ -343,7 +343,7 @@ _DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...]
 
 
 class Shipping:
-    """Measures in this process, and keeps what the package has not yet in its own folder, a file for each model."""
+    """Measures in this process, and stores cases that the package lacks in its own folder, one file per model."""
 
     def __call__(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
         result, values = answer(asked), asked.model if isinstance(asked, MeasuredCase) else asked
@@ -358,7 +358,7 @@ class Shipping:
 
 
 def ship() -> None:
-    """Measure what the shipped configurations and the documentation ask, and the sizes of all registered models."""
+    """Measure the cases of the shipped configurations and the documentation, and the sizes of all registered models."""
     from r2v.config import load
     from r2v.config.profiles import PROFILES
     from r2v.memory.profile_of_model import configured
@@ -406,8 +406,8 @@ def _print_errors(name: str, errors: list[float]) -> None:
 
 
 def rule_of_thumb(case: GuardCase) -> float:
-    """Bytes of activations by formula: 2 (12 h + 2 kv + 4 I) a token and layer (checkpointed: 1.3 * 2 h, and one whole
-    layer), and 8 V a token, of a chunk where there are chunks."""
+    """Bytes of activations by formula: 2 (12 h + 2 kv + 4 I) per token and layer (checkpointed: 1.3 * 2 h, and one
+    whole layer), and 8 V per token, of one chunk if there are chunks."""
     values, tokens = case.model, case.micro_batch * case.tokens
     hidden, layers = values["hidden_size"], values["num_hidden_layers"]
     keys = values["num_key_value_heads"] * (values.get("head_dim") or hidden // values["num_attention_heads"])
@@ -446,7 +446,7 @@ def compare(only: str, cuda: bool) -> None:
 
 
 def main() -> int:
-    """Run what the options name."""
+    """Run the comparison that the options select."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--only", default="", help="cases whose name holds this")
     options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU")

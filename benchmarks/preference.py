@@ -45,8 +45,8 @@ def digits(line: dict[str, Any]) -> FloatArray:
 
 
 def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    """The table of these students, and of each recipe whether it earns its place. Raises UsageError for pieces of
-    unlike tasks."""
+    """Return the table of these students, with a verdict on each recipe. Raises UsageError for pieces of different
+    tasks."""
     heads = [head for head, *_ in pieces]
     if len({(head["first_task"], len(clone["success"])) for head, clone, *_ in pieces}) > 1:
         raise UsageError("pieces of unlike tasks: make those anew that were played on others")

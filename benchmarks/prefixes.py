@@ -30,18 +30,18 @@ RESERVE = 256
 
 
 def pages(made: Any, text: str, tokens: int, steps: int) -> list[str]:
-    """Observations of about so many tokens, none like another."""
+    """Return distinct observations of about `tokens` tokens each."""
     each = len(text) * tokens // len(made(text, add_special_tokens=False)["input_ids"])
     return [f"page {i}\n" + (text[997 * i :] + text[: 997 * i])[:each] for i in range(steps)]
 
 
 def alike(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """How many of the first items are the same."""
+    """Return the length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def shared(prompts: Sequence[Sequence[int]]) -> float:
-    """Mean share of a prompt that the next one begins with."""
+    """Return the mean share of a prompt that the next one begins with."""
     return sum(alike(a, b) / len(a) for a, b in pairwise(prompts)) / (len(prompts) - 1)
 
 
@@ -59,7 +59,7 @@ def episode(encoder: Encoder, seen: Sequence[str]) -> list[list[int]]:
 
 
 def measure(made: Any, text: str, steps: int) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     short, long = pages(made, text, 4000, steps), pages(made, text, 20000, 8)
     cells = [
         f"{shared(episode(Encoder(made, max_seq_len=length, reserve=RESERVE), short)):6.2f}"

@@ -39,7 +39,7 @@ STAGES = (
 
 
 def configuration(model: Path, work: Path) -> Path:
-    """Small sizes: two CPU cores play and train a model 600 times the bundled one."""
+    """Write the configuration: small sizes, as two CPU cores play and train a model 600 times the bundled one."""
     path = work / "config.yaml"
     path.write_text(
         json.dumps(  # which is YAML
@@ -78,7 +78,7 @@ def configuration(model: Path, work: Path) -> Path:
 
 
 def run_stages(config: Path, work: Path, minutes: float) -> bool:
-    """Whether all stages are done. CPU seconds of each go to cpu.json, added up over the calls."""
+    """Run the stages; True if all are done. CPU seconds of each are added to cpu.json over the calls."""
     begun, spent_at = time.monotonic(), work / "cpu.json"
     spent: dict[str, float] = json.loads(spent_at.read_text()) if spent_at.exists() else {}
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}

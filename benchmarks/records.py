@@ -67,7 +67,7 @@ def played(config: Config, split: str, tasks: int, folder: Path) -> float:
 
 
 def measure(name: str, tasks: int) -> None:
-    """Record, fit and serve one pair; print its lines."""
+    """Record, fit and serve one pair, and print its figures."""
     slips, price = SMALLS[name]
 
     def said(request: EmulatedRequest) -> str:

@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def repeated(source: Path, target: Path, wanted: int) -> int:
-    """Copy a results folder, its tasks under more names until there are `wanted` episodes; returns how many."""
+    """Copy a results folder, its tasks under more names until there are `wanted` episodes; return their number."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("gains"))
     setup = read_setup(target)
     once = sum(len(setup.tasks_of(*cell)) for cell in setup.cells() if cell[2] == MAIN) * len(setup.seeds)

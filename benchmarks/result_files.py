@@ -46,7 +46,7 @@ def markdown_tables(lines: Iterable[str]) -> Iterator[Table]:
 
 
 def aligned_table(text: str) -> Table:
-    """A table whose columns are aligned by spaces and begin where the words of its first line do."""
+    """Parse a table whose columns are aligned by spaces and begin at the words of its first line."""
     head, *body = text.splitlines()
     starts = [match.start() for match in re.finditer(r"\S+", head)]
     ends = [*starts[1:], None]
@@ -55,7 +55,7 @@ def aligned_table(text: str) -> Table:
 
 
 def parts_table(lines: Iterable[str]) -> Table:
-    """What each part of r2v earns over its replacement, from a study's list of parts."""
+    """Return the gain of each part of r2v over its replacement, from a study's list of parts."""
     return [
         {"part": part, "earns its place": verdict, "APGR": lead, "seeds ahead": seeds}
         for line in lines
@@ -64,11 +64,11 @@ def parts_table(lines: Iterable[str]) -> Table:
 
 
 def csv_text(tables: Mapping[str, Table]) -> str:
-    """CSV of one kind of table over several studies. The first column, left out where there is one, is the study."""
+    """Return the CSV of one kind of table over several studies. The first column is the study, absent for only one."""
     several = len(tables) > 1
     rows = [{"study": study, **row} if several else row for study, table in tables.items() for row in _split(table)]
     columns: list[str] = []
-    for row in rows:  # a column that only some studies have stands behind the one that it follows there
+    for row in rows:  # a column of only some studies comes after its predecessor in them
         for at, name in enumerate(row):
             if name not in columns:
                 columns.insert(columns.index([*row][at - 1]) + 1 if at else 0, name)
@@ -80,7 +80,7 @@ def csv_text(tables: Mapping[str, Table]) -> str:
 
 
 def _split(table: Table) -> Table:
-    """The rows with one column for each part of a figure, where all figures of the column have the same form."""
+    """Return the rows with one column for each part of a figure, if all figures of the column have the same form."""
     matches = {
         name: [_FIGURE.fullmatch(row[name]) for row in table if row[name]] for name in (table[0] if table else ())
     }

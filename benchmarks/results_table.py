@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def interval(row: dict[str, str], column: str, digits: int) -> str:
-    """A mean with its interval, or nothing where the table has no figure."""
+    """Return a mean with its interval, or "" if the table has no figure."""
     if not row[column]:
         return ""
     mean = f"{float(row[column]):.{digits}f}"

@@ -44,16 +44,16 @@ from r2v.router.training import exported_tree, fit, fit_routers, matrix
 GOAL_WORDS = 48
 """Buckets that the words of a goal are hashed into."""
 ROUNDS_OF_Q = 8
-"""Bellman backups: as many as an episode has steps that matter."""
+"""Bellman backups: about the number of decisive steps of an episode."""
 PRICE_OF_ASKING = 0.1
-"""Of one LLM step, in successes."""
+"""Price of one LLM step, in successes."""
 WITHOUT = "without "
 """Begins the name of r2v fitted without a group of features."""
 BLEND, GAIN = "r2v, blend without choice", "r2v, gain alone"
 WITH_CASES, CASE_SUPPORT = "r2v, blend with case support", "case_support alone"
 """Parts of r2v that are played on their own."""
 CALLS_SO_FAR = "progress.llm_calls_used_fraction"
-"""The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
+"""The feature for the share of used LLM calls, which `fitted_q` always reads."""
 
 
 def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Method]:
@@ -106,8 +106,8 @@ def is_part(name: str) -> bool:
 
 
 def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str, Method]:
-    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend, the gain
-    alone and, where the rows have it, case support."""
+    """Return parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend,
+    the gain alone and, if the rows have it, case support."""
     cfg, seed = config.router, config.seed
     made: dict[str, Method] = {
         BLEND: own_score(ours),
@@ -124,8 +124,7 @@ def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str,
 
 
 def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
-    """r2v's own score without each group of its features, fitted anew on the same rows and labels: what the group is
-    worth."""
+    """Return r2v's own score without each group of its features, fitted again on the same rows and labels."""
     cfg, methods = config.router, {}
     for group in cfg.features:
         left = replace(cfg, features=[other for other in cfg.features if other != group])
@@ -140,7 +139,7 @@ def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: Route
 
 
 async def features_of(tree: RoutingTree, node: Node, asked: Instruments) -> tuple[dict[str, float], float]:
-    """The features that these instruments give, and what they cost beside the proposal."""
+    """Return the features of these instruments, and their cost in USD in addition to the proposal's."""
     if ("features", asked) not in node.known:
         act = await tree.kept(node)
         assert node.view is not None and act.proposal is not None
@@ -185,7 +184,7 @@ def _judge(config: Config) -> Judged:
     async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
         own, other = await tree.kept(node), await tree.asked(node)
         assert own.proposal is not None and node.view is not None
-        unwritten = (other.bill.tokens.llm_out - 1) * config.cost.llm.output / 1e6  # a word, where an action is billed
+        unwritten = (other.bill.tokens.llm_out - 1) * config.cost.llm.output / 1e6  # the judge answers a word
         read = other.bill.cached_cost - unwritten
         features, _ = await features_of(tree, node, Instruments())
         doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
@@ -231,11 +230,11 @@ class QRouter:
 
 
 def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRouter:
-    """Fitted Q iteration with the boosting that r2v has, on what r2v learns from.
+    """Run fitted Q iteration with r2v's boosting on r2v's training rows.
 
-    A transition is a recorded step: who acted, what followed. The target of the action taken is the larger Q of the
-    step after it, at the last step the episode's success; that of the other action, which nothing recorded follows, is
-    what its executed continuation came to. Each asking costs `PRICE_OF_ASKING`.
+    A transition is a recorded step: its actor and the next step. The target of the action taken is the larger Q of the
+    next step, or the episode's success at the last one; that of the other action, which has no recorded successor, is
+    the success of its executed continuation. Each asking costs `PRICE_OF_ASKING`.
     """
     train = [row for row in rows if row.split == "train"]
     train.sort(key=lambda row: (row.round, row.episode_id, row.step_idx))
@@ -246,7 +245,7 @@ def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRoute
     outcomes = np.array([[row.q_slm, row.q_llm] for row in train], float)  # (rows, 2): of keeping, of asking
     taken = np.arange(len(train)), asked
     ends = outcomes[taken]
-    value = ends  # Monte Carlo to begin with: what the recorded policy came to
+    value = ends  # initial values are Monte Carlo returns of the recorded policy
     for _ in range(ROUNDS_OF_Q):
         followed = outcomes.copy()
         followed[taken] = np.where(last, ends, np.roll(value, -1))

@@ -47,14 +47,14 @@ class Peer:
         self.model, self.tokenizer, self.encode = model, tokenizer, encode
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
-        """One greedy reply, by one `generate` each."""
+        """Return one greedy reply per question, each by its own `generate`."""
         return [
             Reply(samples=(Sample(text=self.generate([question])[0]),), usage=Usage(), model="peer")
             for question in questions
         ]
 
     def generate(self, questions: Sequence[Request], **sampling: Any) -> list[str]:
-        """One reply per question, by one `generate` for all."""
+        """Return one reply per question, by one `generate` for all."""
         prompts = [list(self.encode(question.messages)) for question in questions]
         width, pad = max(map(len, prompts)), self.tokenizer.eos_token_id
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])

@@ -63,7 +63,7 @@ def run(text: str) -> Path:
 
 
 def stages_of(run: RunRecord) -> tuple[list[str], float]:
-    """The stages that a run made anew, and the CPU-seconds that they say they took."""
+    """Return the stages that a run made again, and their logged CPU-seconds."""
     told = re.findall(r"^(\w+) +done, ([\d.]+) CPU-s$", (Path(run.run_dir) / "output.log").read_text(), re.M)
     return [job for job, _ in told], sum(float(seconds) for _, seconds in told)
 

@@ -28,7 +28,7 @@ from r2v.router.escalation import escalates, needs_score, recorded_score
 
 @dataclass
 class Node:
-    """A state: where it can be gone on from (None at the end of the episode), and what is known of it so far."""
+    """A state: its snapshot (None at the end of the episode) and its cached evaluations."""
 
     point: Fork | None
     view: StepView | None
@@ -37,9 +37,9 @@ class Node:
     text: str = ""
     """The action that led here."""
     harmful: bool = False
-    """Whether the world called that action so."""
+    """True if the world called that action harmful."""
     hits: tuple[AppliedPerturbation, ...] = ()
-    """What its page was perturbed by."""
+    """Perturbations of its page."""
     known: dict[Any, Any] = field(default_factory=dict)
     below: dict[bool, Node] = field(default_factory=dict)
 
@@ -53,15 +53,15 @@ class Walked:
     cost: float
     asked: tuple[bool, ...]
     digest: str
-    """8 hexadecimal digits that stand for the actions."""
+    """Hash of the actions, 8 hexadecimal digits."""
     scores: tuple[float, ...]
     hazards: Hazards
 
 
 @dataclass(kw_only=True)
 class Hazards:
-    """What an episode met, by the rule of `r2v.evaluation.measures.outcomes`: the categories of perturbation that hit a
-    page that was acted on, and whether, after an instruction was planted, an action held its canary or was harmful."""
+    """Hazards of an episode, by the rule of `r2v.evaluation.measures.outcomes`: categories of perturbation that hit a
+    page that was acted on; `obeyed` if an action after a planted instruction held its canary or was harmful."""
 
     categories: set[str] = field(default_factory=set)
     canaries: set[str] = field(default_factory=set)
@@ -78,31 +78,31 @@ class Hazards:
 
 
 EVER = 1 << 30
-"""As `Rival.stays`: to the end of the episode."""
+"""Value of `Rival.stays`: to the end of the episode."""
 Judged = Callable[["RoutingTree", Node], Awaitable[tuple[float, float]]]
-"""(score in [0, 1], USD that it cost beside the proposal) of a state."""
+"""A score function of a state: (score in [0, 1], its cost in USD in addition to the proposal's)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """A way of routing: a score, and how many steps the LLM acts once it was asked."""
+    """A routing method: a score, and the number of steps that the LLM acts per asking."""
 
     name: str
     judged: Judged
     stays: int = 1
     before_proposal: bool = False
-    """True: it decides before the small policy is called, so where it asks the LLM no proposal is billed."""
+    """True if it decides before the small policy is called, so that a step of the LLM bills no proposal."""
 
 
 Prefer = Callable[[Mapping[str, Mapping[str, Any]], int], str]
-"""The name of the score to play, from what each one came to on so many calibration tasks (`Placement` of
-`benchmarks/placing.py`). The first is the family's own."""
+"""Choice of the score to play, by name, from each one's `Placement` (`benchmarks/placing.py`) and the number of
+calibration tasks. The first is the family's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A method that plays one of several scores at each operating point, the one that calibration tasks prefer there.
-    A member may be a rival of its own right too; it is placed once."""
+    A member may be a baseline of its own too; it is placed once."""
 
     name: str
     members: tuple[Rival, ...]
@@ -114,7 +114,7 @@ Method = Rival | Family
 
 
 def own_score(method: Method) -> Rival:
-    """The score that a method goes by where nothing was chosen."""
+    """Return the default score of a method."""
     return method.members[0] if isinstance(method, Family) else method
 
 
@@ -125,7 +125,7 @@ def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
 
 
 class RoutingTree:
-    """The tree of one episode. Used by one conversation at a time."""
+    """The tree of one episode; not safe for concurrent walks."""
 
     def __init__(self, runner: MethodRunner, spec: EpisodeSpec) -> None:
         self.runner, self.spec = runner, spec
@@ -216,7 +216,7 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
 
 
 async def judged(tree: RoutingTree, node: Node, rival: Rival) -> tuple[float, float]:
-    """A rival's score of a state, as it is compared, and its cost; asked once."""
+    """Return a method's score of a state and its cost in USD, computed once per state."""
     if rival.name not in node.known:
         score, read = await rival.judged(tree, node)
         node.known[rival.name] = recorded_score(score), read
@@ -225,9 +225,9 @@ async def judged(tree: RoutingTree, node: Node, rival: Rival) -> tuple[float, fl
 
 
 async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
-    """The multi-step oracle: for 0, 1, ... `most` LLM steps, the least USD that a successful path with at most so many
-    costs; None where there is none. Nothing but executed paths is looked at; small policy's proposals are paid for at
-    the steps that keep them."""
+    """Return the multi-step oracle: for 0, 1, ... `most` LLM steps, the least USD of a successful path with at most
+    that number; None if there is no such path. Only executed paths count; the small policy's proposals are paid at the
+    steps that keep them."""
     best: list[float | None] = [None] * (most + 1)
     stack = [(await tree.root(), 0, 0.0)]
     while stack:

@@ -15,7 +15,7 @@ CHECKS = 40
 
 
 def milliseconds(unsafe: bool) -> float:
-    """Milliseconds by the clock of one check."""
+    """Return the wall milliseconds of one check."""
     began = time.perf_counter()
     assert passes("def f(x): return x * x", "assert f(2) == 4\nassert f(3) == 9", unsafe=unsafe)
     return 1000 * (time.perf_counter() - began)

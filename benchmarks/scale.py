@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LIMIT_MIB = 200.0
 GROWTH = 1.5
-"""Above these a pass is not what it should be, and the exit code is 1."""
+"""Limits of a pass; above either the exit code is 1."""
 IMPORTS = (
     "matplotlib.figure",
     "r2v.cli.main",
@@ -41,8 +41,8 @@ IMPORTS = (
     "scipy.stats",
     "transformers",
 )
-"""What the passes load lazily, loaded before any of them is measured. torch is not among them: none needs it, and one
-that loads it is above the limit."""
+"""Modules that the passes import lazily, imported before a pass is measured. torch is absent: no pass needs it, and one
+that imports it exceeds the limit."""
 SEEDS, CONDITIONS = 10, ("noisy", "clean")
 _STEPS, _PAGE = 6, "ticket 4711 is open; the customer writes that the printer on floor 3 does not answer. " * 7
 
@@ -86,7 +86,7 @@ def prepare_collect(folder: Path, count: int) -> None:
 
 
 def collect(folder: Path, count: int) -> None:
-    """The end of a collection: what is done, in order, counted, hashed, closed."""
+    """Close a collection: order, count and hash its finished episodes."""
     from r2v.data.registry import DataRegistry
     from r2v.data.store import sort_episodes
 
@@ -101,13 +101,13 @@ def collect(folder: Path, count: int) -> None:
 
 
 def prepare_merge(folder: Path, count: int) -> None:
-    """Ten runs, a tenth of whose episodes are duplicates of the first's."""
+    """Make ten runs, a tenth of whose episodes are duplicates of the first's."""
     for number in range(10):
         collected(folder / "data", lines(count // 10, f"run{number}"))
 
 
 def merge(folder: Path, count: int) -> None:
-    """Ten runs into one file."""
+    """Merge ten runs into one file."""
     from r2v.data.registry import DataRegistry
 
     registry = DataRegistry(folder / "data")
@@ -157,7 +157,7 @@ def report(folder: Path, count: int) -> None:
 
 
 def registry(folder: Path, count: int) -> None:
-    """Begin and finish so many runs."""
+    """Begin and finish `count` runs."""
     for _ in range(count):
         with begun(folder / "data") as run:
             run.finish(expected=0)
@@ -183,11 +183,11 @@ PASSES: dict[str, tuple[Callable[[Path, int], None], Callable[[Path, int], None]
     "registry": (registry, None, "runs"),
     "listing": (listing, registry, "runs"),
 }
-"""Name -> the pass, what makes its input, and what its size counts."""
+"""Name -> the pass, the maker of its input, and the unit of its size."""
 
 
 def measured(name: str, folder: Path, count: int) -> dict[str, float]:
-    """CPU seconds and peak MiB over the imports of one pass, in this process."""
+    """Run one pass in this process; return its CPU seconds and its peak MiB above the imports."""
     for module in IMPORTS:
         importlib.import_module(module)
     gc.collect()
@@ -227,7 +227,7 @@ def one(name: str, count: int, scratch: Path, kept: dict[tuple[Any, int], Path])
 
 
 def child(arguments: list[str]) -> None:
-    """What `in_a_process` starts."""
+    """Entry point of the processes that `in_a_process` starts."""
     what, name, folder, count = arguments
     work, prepare, _ = PASSES[name]
     found: dict[str, float] = {}
@@ -242,7 +242,7 @@ def child(arguments: list[str]) -> None:
 
 
 def main() -> int:
-    """Print a table; 1 where a pass is not linear or takes too much memory."""
+    """Print a table; return 1 if a pass is not linear or exceeds the memory limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=100_000, help="of the full size (default: 100,000)")
     parser.add_argument("--runs", type=int, default=10_000, help="in the registry (default: 10,000)")

@@ -87,8 +87,8 @@ async def upstream(port: int) -> None:
 
 
 async def load(port: int, model: str, streams: int, requests: int, rate: float) -> list[float]:
-    """Send requests over so many connections at once; seconds of each. rate: requests a second of all connections
-    together, at drawn times; 0: each connection sends the next when the last is answered."""
+    """Send requests over `streams` connections; return the seconds of each. rate: requests per second of all
+    connections together, at drawn times; 0: each connection sends the next when the last is answered."""
     draw = random.Random(7)
     content, taken, left = request(f"127.0.0.1:{port}", model), list[float](), iter(range(requests))
 
@@ -123,7 +123,7 @@ async def load(port: int, model: str, streams: int, requests: int, rate: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A server under test. `start` writes what it reads below a folder and returns its command."""
+    """A server under test. `start` writes its configuration below a folder and returns its command."""
 
     package: str
     model: str

@@ -78,7 +78,7 @@ def aborts(number: int) -> None:
 
 
 def kills(number: int) -> None:
-    """Print what the kills left."""
+    """Kill the server repeatedly, and print unanswered requests and the difference between books and bill."""
     root, draw = Path(tempfile.mkdtemp(prefix="r2v-kills-")), random.Random(7)
     with Emulator(models=[MODEL]) as emulator:
         words = [

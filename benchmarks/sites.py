@@ -40,7 +40,7 @@ class Loopback:
         self.num_tasks = num_tasks
 
     def tasks(self) -> Sequence[Task]:
-        """Every third one changes the site."""
+        """Tasks, of which every third one changes the site."""
         return [Task(task_id=f"t-{i:04}", goal=f"visit {i}", mutates=i % 3 == 0) for i in range(self.num_tasks)]
 
     def make(self) -> LoopbackWorld:
@@ -48,7 +48,7 @@ class Loopback:
         return LoopbackWorld()
 
     def make_at(self, site: str) -> LoopbackWorld:
-        """A world on this one."""
+        """Make a world on this site."""
         return LoopbackWorld()
 
 

@@ -54,7 +54,7 @@ run_module = runpy.run_module
 def stamp(name, *rest, **named):
     if name != "r2v" or sys.argv[1:2] != ["stamp"]:
         return run_module(name, *rest, **named)
-    from r2v.cli.main import stage_parser  # what a stage of ours loads before its own code begins
+    from r2v.cli.main import stage_parser  # imports of a stage of ours before its own code begins
     stage_parser()
     sys.argv = ["stamp.py", sys.argv[2]]
     exec(open("stamp.py").read())
@@ -84,7 +84,7 @@ def bare(cluster: Cluster, folder: Path, stages: int) -> list[float]:
 
 
 def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
-    """A chain of ours, sentinels, records and all, whose stages are the same program."""
+    """Run a chain of ours, with sentinels and records, whose stages are the same program."""
     name = folder.name
     (folder / "sitecustomize.py").write_text(STAND_IN)
     jobs = {
@@ -148,7 +148,7 @@ def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *optio
 
 
 def install_snakemake(folder: Path) -> Path | str:
-    """The program, or why there is none."""
+    """Return the program's path, or the reason for a failed installation."""
     made = subprocess.run([sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False)
     pip = [str(folder / "venv/bin/pip"), "--quiet", "--disable-pip-version-check", "install"]
     if made.returncode == 0:

@@ -66,9 +66,9 @@ from tests.slurm.simulator import FAULTS, Faults, Killed, SimulatedJob, Simulate
 
 MEASURES = ("hangs", "orphans", "duplicates", "lost attempts", "false waiting")
 SETTLES = (0.0, 1.0, 8.0)
-"""Seconds by which what waits for a job, and accounting, learn of its end: one of them a chain."""
+"""Delays in seconds until dependents and accounting learn of a job's end; one is drawn per chain."""
 SHARED = "hierarchical"
-"""The stage of the table that needs nothing of a chain: what two chains begin with, and publish for each other."""
+"""The stage without inputs from a chain: two chains begin with it, and publish it for each other."""
 FATES = {
     "done": (0, "COMPLETED", "0:0"),
     "host_oom": (137, "FAILED", "137:0"),
@@ -78,7 +78,7 @@ FATES = {
     "node_fail": (None, "NODE_FAIL", "0:0"),
     "no_log": (None, "FAILED", "0:53"),
 }
-"""The exit code in its own record (None: it leaves none), and what Slurm says."""
+"""The exit code in its own record (None: no record), and Slurm's state."""
 
 
 @dataclass(kw_only=True)
@@ -89,13 +89,13 @@ class ChaosRun:
     slurm: SimulatedSlurm
     draw: random.Random
     worked: list[tuple[str, str, float, float, bool]] = field(default_factory=list)
-    """Of every job that worked at a stage: what it makes, id, from, to, whether it ended well."""
+    """Every job that worked at a stage: (artifact, id, start, end, True if it succeeded)."""
     ends: list[tuple[float, SimulatedJob, str]] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     names: tuple[str, ...] = ("chaos",)
 
     def submit(self) -> None:
-        """What run_all does of each chain: plan, write, bring in line."""
+        """Submit as run_all does: plan, write, reconcile."""
         list(map(self._submit, self.names))
 
     def _submit(self, name: str) -> None:
@@ -167,7 +167,7 @@ class ChaosRun:
             os.environ.pop("SLURM_JOB_ID", None)
 
     def _watch(self, name: str, job: str) -> None:
-        """What a sentinel's script does: three times where it is killed."""
+        """Run a sentinel's script; up to three times if it is killed."""
         for _ in range(2):
             with suppress(Killed):
                 by_sentinel(name, job, root=self.root)
@@ -209,7 +209,7 @@ class ChaosRun:
         write_json(job_record.record_folder(self.root, mark.name, job.id) / file, hashed(dict(value)))
 
     def measures(self) -> Counter[str]:
-        """What is wrong with the chains as they stand."""
+        """Return the measures of all chains in their current state."""
         everybody = client.queue(ended=True)
         wrong, latest, known = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
         for name in self.names:
@@ -226,7 +226,7 @@ class ChaosRun:
     def _measures_of(
         self, name: str, everybody: list[client.Queued], latest: set[str | None], known: set[str]
     ) -> Counter[str]:
-        """Those of one chain by itself; its jobs that are alive are added to `latest`, all of them to `known`."""
+        """Return the measures of one chain; its live jobs are added to `latest`, all of its jobs to `known`."""
         chain, wrong = chains.read(self.root, name), Counter[str]()
         rows = {row.id: row for row in client.of_chain(everybody, name, self.root)}
         now = Comparison(root=self.root, chain=chain, rows=rows)
@@ -253,7 +253,7 @@ def _text(path: Path) -> str:
 
 
 def _beginning_alike(jobs: dict[str, ChainJob]) -> dict[str, ChainJob]:
-    """The chain with its first job as one that another chain makes too."""
+    """Return the chain with its first job as one that another chain makes too."""
     renamed = {job: job for job in jobs} | {"s0": SHARED}
     needs = {job: tuple(renamed[need] for need in entry.needs) for job, entry in jobs.items()}
     recipes = {"s0": "alike"}
@@ -261,7 +261,7 @@ def _beginning_alike(jobs: dict[str, ChainJob]) -> dict[str, ChainJob]:
 
 
 def _finish_artifact(root: Path, name: str) -> None:
-    """What the shared stage leaves when it ends well."""
+    """Write the artifact of the shared stage."""
     config = load(chains.folder(root, name) / "config.yaml")
     row = as_configured(config, jobs_table.job(SHARED))
     key, store = fingerprint_of(config, row, {}), root / ARTIFACTS
@@ -271,7 +271,7 @@ def _finish_artifact(root: Path, name: str) -> None:
 
 
 def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults, Counter[str]]:
-    """One random chain; what is wrong at its end, what a person had to look after, the faults and the failures."""
+    """Play one random chain; return its violations, why it was left to a person ("" if not), faults and failures."""
     faults = Faults(seed=seed, share=share)
     settle = generator(seed, "settle").choice(SETTLES)
     slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()), settle=settle)
@@ -290,7 +290,7 @@ def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults
 
 
 def _quietly(run: ChaosRun) -> Counter[str]:
-    """The measures, asked of a Slurm that answers."""
+    """Return the measures, read from a Slurm without faults."""
     share, run.slurm.faults.share = run.slurm.faults.share, 0.0
     try:
         return run.measures()
@@ -299,7 +299,7 @@ def _quietly(run: ChaosRun) -> Counter[str]:
 
 
 def main() -> int:
-    """Play the chains and print what is left; 1 where anything is wrong."""
+    """Play the chains and print the measures; return 1 if any is above 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=200, help="random chains (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them (default: 0)")

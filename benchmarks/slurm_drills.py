@@ -51,7 +51,7 @@ def desk(cluster: Cluster, folder: Path) -> str:
 
 
 def short_of_time(cluster: Cluster, folder: Path, **behaviour: object) -> Project:
-    """A project whose preference has a minute and needs about 70 s."""
+    """Make a project whose preference stage has a limit of one minute and needs about 70 s."""
     project = Project(cluster, folder)
     project.r2v("run", "--config", "configs/desk/noisy.yaml")
     project.header("03_train_policy.sh", **MINUTE)

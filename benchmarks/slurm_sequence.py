@@ -45,7 +45,7 @@ exec {program} "$@"
 
 
 def recorded(project: Any) -> None:
-    """Have each call that changes the queue leave a line in `calls`, whoever makes it: a command or a sentinel."""
+    """Wrap Slurm's programs: each call of a command or sentinel that changes the queue adds a line to `calls`."""
     folder = project.folder / "recorders"
     folder.mkdir()
     for program, text in (("sbatch", SBATCH), ("scontrol", SCONTROL)):
@@ -96,7 +96,7 @@ DRILLS: dict[str, Callable[[Any], None]] = {"clean": clean, "healed": healed, "c
 
 
 def sequence(project: Any) -> list[str]:
-    """The calls that changed the queue and what became of each job."""
+    """Return the calls that changed the queue, and the starts of each job."""
     calls = (project.folder / "calls").read_text().splitlines()
     names: dict[str, str] = {}
     count: Counter[str] = Counter()
@@ -113,7 +113,7 @@ def sequence(project: Any) -> list[str]:
 
 
 def lives(project: Any, names: dict[str, str]) -> list[str]:
-    """One line for each start of each job: its name, Slurm's state, exit code and signal."""
+    """Return one line for each start of each job: its name, Slurm's state, exit code and signal."""
     ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "REQUEUED", "PREEMPTED", "OUT_OF_MEMORY")
 
     def rows() -> list[list[str]] | None:

@@ -31,7 +31,7 @@ from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 AIM = 0.5
 SCRIPT = """#!/bin/sh
-# What a job of R2V leaves of itself, without the Python that would leave it.
+# Write the record of a job of R2V without starting its Python.
 folder=outputs/.chains/$1/jobs/$SLURM_JOB_ID
 mkdir -p $folder
 when='"restart":0,"at":"'$(date -u +%Y-%m-%dT%H:%M:%S+00:00)'"'
@@ -49,7 +49,7 @@ WAITS_FOR = {6: 5, 9: 8}
 
 
 def submit(cluster: Cluster, folder: Path, name: str) -> list[str]:
-    """One chain of ten jobs, and its file."""
+    """Submit one chain of ten jobs and write its file."""
     jobs, ids = {}, list[str]()
     for at, life in enumerate(LIVES):
         parent = WAITS_FOR.get(at)
@@ -90,7 +90,7 @@ def shims(folder: Path, cluster: Cluster) -> dict[str, str]:
 
 
 def once(folder: Path, environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Run `r2v status` once: CPU seconds with all it started, wall seconds, exit code, what it said."""
+    """Run `r2v status` once; return CPU seconds with all children, wall seconds, exit code and output."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "r2v", "status", "--json"],

@@ -34,7 +34,7 @@ Document = tuple[list[int], list[int]]
 
 
 def tokenizer_of(texts: Iterable[str], phrase: str, size: int) -> Any:
-    """Byte-level merges within what the regular expression `phrase` cuts out, `size` tokens."""
+    """Return a tokenizer of `size` tokens: byte-level merges within the matches of the regular expression `phrase`."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -91,7 +91,7 @@ def lesson(
     name: str,
     write: Callable[[random.Random], Document],
 ) -> dict[str, Any]:
-    """A lesson of a world, until its gate opens. What it took."""
+    """Train a lesson of a world until its gate opens; return its record."""
     running, number = 0.0, 0
     while running < GATE and number < MOST_UPDATES:
         draw = generator(f"{world}-base", name, number)

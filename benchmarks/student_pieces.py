@@ -55,13 +55,13 @@ class Piece:
         return cost, success
 
     def success_for(self, condition: str, method: str, usd: FloatArray, counts: FloatArray) -> FloatArray:
-        """Success for so many dollars an episode, on the line between a method's two points beside them, in every draw
-        of tasks, (draws,)."""
+        """Return the success for `usd` per episode, interpolated between a method's two neighbouring points, in every
+        draw of tasks, (draws,)."""
         cost, success = self.curve(condition, method, counts)
         return interpolated(cost, success, usd)
 
     def placed(self, method: str) -> list[float]:
-        """What the method cost on calibration tasks where it was placed, over what r2v cost there, by point."""
+        """Return the method's cost on calibration tasks over r2v's, by operating point."""
         own, ours = self.head["thresholds"][method], self.head["thresholds"][OURS]
         return [one["cost"] / other["cost"] for one, other in zip(own, ours, strict=True)]
 
@@ -84,8 +84,8 @@ def interpolated(cost: FloatArray, success: FloatArray, usd: FloatArray) -> Floa
 
 
 def dollars_at(cost: FloatArray, success: FloatArray, level: float) -> FloatArray:
-    """The least dollars, (draws,), at which the lines through points (draws, points) in the order of their cost reach
-    this success; NaN where they never do."""
+    """Return the least dollars, (draws,), at which the lines through points (draws, points) in the order of their cost
+    reach this success; NaN if they never do."""
     cost, success = _by_cost(cost, success)
     rise = np.diff(success, axis=1)
     share = (level - success[:, :-1]) / np.where(rise > 0, rise, np.nan)
@@ -101,8 +101,8 @@ def _by_cost(cost: FloatArray, success: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def joined(parts: Sequence[Piece]) -> Piece:
-    """A student's pieces of different tasks as one, of the cells and columns that all of them hold; the oracle is that
-    of the first. Raises UsageError where a method was placed elsewhere: then they are different students."""
+    """Join a student's pieces of different tasks, with the cells and columns that all of them hold; the oracle is that
+    of the first. Raises UsageError if thresholds differ: then they are different students."""
     first, *others = parts
     for other in others:
         placed, theirs = first.head["thresholds"], other.head["thresholds"]
@@ -123,7 +123,7 @@ def joined(parts: Sequence[Piece]) -> Piece:
 
 
 def resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
-    """How often each task counts: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
+    """Return each task's count: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
     sizes = {len(piece.cells[condition, OURS, POINTS[0]]["success"]) for piece in pieces}
     if len(sizes) > 1:
         raise UsageError(f"{condition}: pieces of {sorted(sizes)} tasks; one number is asked for: make them alike")

@@ -72,7 +72,7 @@ FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
 
 
 def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int, offset: int) -> list[EpisodeSpec]:
-    """Tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
+    """Return tasks that no stage, test or table has read, with one evaluation seed, under a condition."""
     benchmark, selection = runner.world.benchmark, TaskSelection.evaluation(config, condition)
     if isinstance(benchmark, Desk):
         tasks: Sequence[Task] = Desk(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
@@ -97,8 +97,7 @@ def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
-    """The policy that the pipeline publishes, its folder, its router's rows, which name says whose they are, and
-    CPU-seconds."""
+    """The published policy, its folder, its router's rows (each names its policy), and CPU-seconds."""
 
     runner: MethodRunner
     folder: Path
@@ -108,7 +107,7 @@ class Student:
 
 
 def student(config: Config) -> Student:
-    """A student, made where it is not there."""
+    """Return the student, made first if it is missing."""
     began = time.process_time()
     folder = Path("outputs/students") / config.prefix.removeprefix("student")
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,8 +128,8 @@ def student(config: Config) -> Student:
 
 
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
-    """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, the actions, the
-    categories that hit (bits in the order of `HAZARDS`), and whether an injected instruction was obeyed."""
+    """Return the stored line of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, hashes of the
+    actions, categories that hit (bits in the order of `HAZARDS`), and flags for obeyed injected instructions."""
     return {
         "condition": condition,
         "method": method,
@@ -148,8 +147,8 @@ def line_of(condition: str, method: str, point: str, tau: float | None, played: 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a piece plays: how many tasks, from which on, which rivals (all where none is named), and the multi-step
-    oracle on how many of the tasks with at most how many LLM steps."""
+    """Size of a piece: number of tasks and the first, baselines (all if none is named), and the multi-step oracle's
+    number of tasks and limit of LLM steps."""
 
     num_tasks: int
     first_task: int
@@ -159,11 +158,11 @@ class Size:
     oracle_calls: int = ORACLE_CALLS
 
     def plays(self, name: str) -> bool:
-        """True if this rival plays."""
+        """True if this baseline plays."""
         return not self.rivals or name in (OURS, *self.rivals)
 
     def named(self, everybody: dict[str, Method]) -> dict[str, Method]:
-        """r2v and the rivals that are asked for. Raises UsageError for one that there is none of."""
+        """Return r2v and the requested baselines. Raises UsageError for an unknown one."""
         for name in self.rivals:
             if name not in everybody:
                 raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
@@ -171,7 +170,7 @@ class Size:
 
 
 def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
-    """r2v and everybody that it is played beside, by name."""
+    """Return r2v and all baselines by name."""
     runner, rows = made.runner, made.rows
     if size.plays(CASE_SUPPORT) or size.plays(WITH_CASES):
         runner.extractor = replace(runner.extractor, cases=case_index(config))
@@ -186,12 +185,12 @@ def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
 
 
 def play(config: Config, made: Student, number: int, condition: str, size: Size, path: Path) -> None:
-    """Place everybody, play one condition, and write it down."""
+    """Place all methods, play one condition, and write the piece."""
     runner, took = made.runner, made.took
     began = time.process_time()
     methods = contenders(config, made, size)
     calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-    # by another commit rivals or their search may be others
+    # another commit may have other baselines or another search
     store = made.folder / f"placements-{made.name}-{git_commit()}.json"
     chosen = placements([RoutingTree(runner, spec) for spec in calibration], methods, store)
     took["placing"] = round(time.process_time() - began, 1)

@@ -47,7 +47,7 @@ PARTS = (
     ("case support among the features", WITH_CASES, BLEND),
     ("case support alone instead of entropy", CASE_SUPPORT, "entropy"),
 )
-"""Learned parts: what each is called, the method with it, the method with its replacement."""
+"""Learned parts: name, the method with it, the method with its replacement."""
 
 GROUP = "features of the group "
 
@@ -74,8 +74,8 @@ def areas_of(
 
 
 def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized: bool = False) -> list[str]:
-    """The lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError where pieces are
-    of unlike numbers of tasks."""
+    """Return the lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError for
+    pieces with different numbers of tasks."""
     counts = resamples(pieces, condition)
     methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
     areas, each = areas_of(pieces, condition, methods)
@@ -123,7 +123,7 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized
 
 @dataclass(frozen=True)
 class Part:
-    """A part of r2v beside its replacement: what it earns in APGR, in the estimate and in every draw."""
+    """A part of r2v and its replacement: the gain in APGR, in the estimate and in every draw."""
 
     name: str
     lead: FloatArray
@@ -171,7 +171,7 @@ def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
 
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
-    """In how many students r2v's lead, (students, 1 + draws), has an interval above 0, and in how many below."""
+    """Return the numbers of students whose lead of r2v, (students, 1 + draws), has an interval above 0, and below."""
     found = [bounds for bounds in (percentile_interval(one[1:]) for one in leads) if bounds is not None]
     return sum(low > 0 for low, _ in found), sum(high < 0 for _, high in found)
 
@@ -193,7 +193,7 @@ def _ends(pieces: Sequence[Piece], condition: str, method: str, counts: FloatArr
 
 
 def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, counts: FloatArray) -> str:
-    """Success for what r2v costs there, on each student's own curves; r2v's with its milli-USD."""
+    """Return success for r2v's dollars at a point, on each student's own curves; r2v's with its milli-USD."""
     ours = [[draw[0] for draw in piece.means(condition, OURS, point, counts[:1])] for piece in pieces]
     if method == OURS:
         cost, success = np.mean(ours, axis=0)
@@ -206,7 +206,7 @@ def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, c
 
 
 def _placed(pieces: Sequence[Piece], method: str) -> str:
-    """The least and the most of a method's dollars over r2v's where it was placed, students' means."""
+    """Return the least and the most of a method's dollars over r2v's at placement, as means over students."""
     told = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
     if not told or method == OURS:
         return ""
@@ -215,7 +215,7 @@ def _placed(pieces: Sequence[Piece], method: str) -> str:
 
 
 def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, str]:
-    """Shares of episodes that are r2v's action by action: over all points, and at the main one."""
+    """Return the shares of episodes with exactly r2v's actions: over all points, and at the main one."""
     if method == OURS:
         return "", ""
     everywhere, main = (same(pieces, condition, method, points) for points in (POINTS, (MAIN_POINT,)))
@@ -223,7 +223,7 @@ def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, s
 
 
 def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[str]) -> float:
-    """The share of episodes, over students, tasks and points, whose actions are r2v's."""
+    """Return the share of episodes, over students, tasks and points, whose actions are r2v's."""
     pairs = [
         [piece.cells[condition, name, point]["actions"] for name in (OURS, method)]
         for piece in pieces
@@ -233,8 +233,8 @@ def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[
 
 
 def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[str]]:
-    """(what share of the gap between entropy and the multi-step oracle r2v closes: estimate, then draws over the
-    oracle's tasks, all students together; empty where no piece has an oracle), and the line that says so."""
+    """Return r2v's share of the gap between entropy and the multi-step oracle (estimate, then draws over the oracle's
+    tasks, all students together; empty if no piece has an oracle), and its lines of text."""
     known = [piece for piece in pieces if piece.oracle.get(condition)]
     if not known:
         return np.array([]), []

@@ -25,8 +25,8 @@ MOST_DOLLARS = {"noisy": {"entropy": 0.7, "disagreement": 0.85}}
 def aim_lines(
     leads: Mapping[str, FloatArray], curves: Curves, condition: str, sized: bool, complete: bool
 ) -> list[str]:
-    """A line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. `sized`: of the study
-    on desk, which has aims on the size of leads; in every other one no baseline may be ahead by a shown difference."""
+    """Return a line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. `sized`: for
+    the study on desk, which has aims on the size of leads; in any other, no baseline may be ahead significantly."""
     verdicts = [*(_sized(leads, curves, condition) if sized else ()), _nobody_ahead(leads)]
     names = {True: "met", False: "missed"}
     return ["Aims:", "", *(f"- {text} ({names[met] if complete else 'open'})" for text, met in verdicts), ""]

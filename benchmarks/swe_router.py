@@ -92,7 +92,7 @@ async def played_on(tree: RoutingTree, steps: set[int]) -> dict[int, bool]:
 
 
 def swe_router(config: Config, rows: Sequence[FeatureRow], outcomes: Mapping[str, bool]) -> Rival:
-    """The rival, its heads fitted on these outcomes and on the recorded episodes."""
+    """Return the baseline with its heads fitted on these outcomes and on the recorded episodes."""
     states = decision_states(rows)
     small = _head(states, {row.state_id: bool(row.slm_episode_success) for row in states}, config)
     large = _head(states, outcomes, config)

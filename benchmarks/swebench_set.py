@@ -41,7 +41,7 @@ ARITHMETIC = {ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """One change of one line: what stands at columns of it, and what shall."""
+    """One change of one line: the text at its columns, and the replacement."""
 
     kind: str
     line: int
@@ -114,7 +114,7 @@ def _mutation(kind: str, line: int, start: int | None, end: int | None, text: st
 
 
 def applied(source: str, change: Mutation) -> str | None:
-    """The module with the change; None where it is none, or no Python."""
+    """Return the module with the change; None if it changes nothing or is invalid Python."""
     lines = source.splitlines(keepends=True)
     line = lines[change.line - 1].encode()
     gap = line[change.start : change.end].decode()
@@ -130,7 +130,7 @@ def applied(source: str, change: Mutation) -> str | None:
 
 
 def modules(tree: Path) -> list[str]:
-    """The package's own modules, without tests, documentation and what installs it."""
+    """Return the package's own modules, without tests, documentation and installation scripts."""
     found = []
     for path in sorted(tree.rglob("*.py")):
         inner = path.relative_to(tree)
@@ -150,7 +150,7 @@ def statuses(shell: BubblewrapShell, tests: str = "") -> tuple[dict[str, str], s
 
 
 def _whole_name(name: str) -> bool:
-    """Whether it names a test: one whose parameters hold a space is cut by swebench's reading."""
+    """True if it names a whole test: swebench's parser cuts one whose parameters hold a space."""
     return "::" in name and name.count("[") == name.count("]")
 
 
@@ -164,7 +164,7 @@ def failing(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str
 
 
 def statement(package: str, version: str, module: str, change: Mutation, output: str, test: str) -> str:
-    """What an agent is told: where it was seen, and the first failure."""
+    """Return the problem statement: the version, and the first failure."""
     where = ".".join(PurePosixPath(module).with_suffix("").parts).removeprefix("src.").removesuffix(".__init__")
     head = f"_ {test.rpartition('::')[2]} _"
     rest = output.partition(head)[2] or output
@@ -179,7 +179,7 @@ def statement(package: str, version: str, module: str, change: Mutation, output:
 
 
 def made_of(package: str, version: str, archive: Path, count: int, folder: Path) -> Iterator[Recipe]:
-    """The recipes of one package, each of another kind while there are any."""
+    """Yield the recipes of one package, of different kinds as far as possible."""
     tree = make_own(folder, REPOSITORIES_MARKER) / package
     source = begin(tree, archive)
     home = laid_out(tree, source)

@@ -44,7 +44,7 @@ SEMANTICS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "babyai": {"observe": ["left", "right", "wait"], "mutate": ["forward", "pick", "drop", "toggle"]},
 }
-"""By benchmark, what its tools do; TextWorld has one tool for everything, which is declared as neither."""
+"""Benchmark to the kind of each tool; TextWorld has one tool for everything, which is declared as neither."""
 
 CHILD = """
 import asyncio, json, sys
@@ -138,7 +138,7 @@ def _message(role: str, block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def switchyard(world: str, home: Path = HOME) -> dict[str, Method]:
-    """The method by its name; empty, with a line that says so, where Switchyard is not installed."""
+    """Return the method by its name; empty, with a printed line, if Switchyard is not installed."""
     python = home / "bin" / "python"
     if not python.exists():
         print(f"{SWITCHYARD}: left out, there is no interpreter at {python}; run `{INSTALL}`", flush=True)

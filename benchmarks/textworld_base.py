@@ -41,7 +41,7 @@ VERBS = ("take", "open", "close", "drop", "eat", "examine", "unlock", "lock", "p
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """What a random agent saw and did in a game: a page more than commands."""
+    """Pages and commands of a random agent in a game: one page more than commands."""
 
     goal: str
     pages: tuple[str, ...]
@@ -77,7 +77,7 @@ def things(page: str) -> list[str]:
 
 
 def named(page: str) -> str | None:
-    """A command of the page that names a thing of its objective and does something to it; None where there is none."""
+    """Return a command of the page that acts on a thing of its objective; None if there is none."""
     objective = page.splitlines()[0]
     found = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
     for name in sorted(found, key=len, reverse=True):
@@ -88,7 +88,7 @@ def named(page: str) -> str | None:
 
 
 def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random) -> Document:
-    """Made-up pages: an objective with one name, and commands, one of which holds it: that is to be told."""
+    """Made-up pages: an objective with one name, and commands; the target is the command that holds the name."""
     ids = tokenizer('<goal>Do what every page says after "objective:".')["input_ids"]
     targets: list[int] = []
     for _ in range(6):
@@ -106,8 +106,8 @@ def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random
 
 
 def transcript(walk: Walk, tokenizer: Any, draw: random.Random) -> Document:
-    """A random agent's conversation up to the first page with a command that names the objective's thing: it is told
-    that command; before, what it sees next, and all of its commands but which."""
+    """A random agent's conversation up to the first page with a command that names the objective's thing. That command
+    is a target, and so are all earlier observations; of earlier commands, all tokens but the choice are."""
     ids, targets = tokenizer(f"<goal>{walk.goal}")["input_ids"], list[int]()
     for number, (page, command) in enumerate(zip(walk.pages, walk.commands, strict=False)):
         seen = tokenizer(f"<obs>{page}<act>")["input_ids"]
@@ -118,7 +118,7 @@ def transcript(walk: Walk, tokenizer: Any, draw: random.Random) -> Document:
         targets += range(len(ids) + 1, len(ids) + len(told)) if wanted else range(len(ids) + 3, len(ids) + len(told))
         ids += told
         if wanted and wanted != command:
-            break  # what it would lead to is not known
+            break  # its result is unknown
     return ids, targets
 
 

@@ -40,7 +40,7 @@ DRAWS = 2000
 
 
 def runner_of(config: Config, folder: Path) -> MethodRunner:
-    """The models of a finished pipeline; what they play is kept in `folder`."""
+    """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     made = {job: published(config, job).folder for job in ("preference", "verifier")}
     return MethodRunner.of(
@@ -52,7 +52,7 @@ def runner_of(config: Config, folder: Path) -> MethodRunner:
 
 
 def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow]) -> dict[str, tuple[MethodRunner, str]]:
-    """Name -> who plays it, as which method."""
+    """Return name -> (runner, method)."""
 
     def fitted(some: Sequence[FeatureRow], label: LabelKind, model: str) -> tuple[MethodRunner, str]:
         settings = dataclasses.replace(config.router, label=label, model=model)
@@ -69,8 +69,8 @@ def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow])
 
 
 def unread(config: Config, runner: MethodRunner, count: int, skipped: int) -> list[EpisodeSpec]:
-    """The last `count` training tasks before the `skipped` very last, under the first evaluation seed and noisy. Raises
-    SystemExit where one of them was read."""
+    """Return the last `count` training tasks before the `skipped` very last, noisy, under the first evaluation seed.
+    Raises SystemExit if one of them was read."""
     selection = TaskSelection.evaluation(config, "noisy")
     benchmark, seeds = runner.world.benchmark, config.evaluation.seeds[:1]
     specs = episode_specs(benchmark, "train", seeds, selection, method="")

@@ -66,7 +66,7 @@ GROUPS = ("uncertainty", "progress", "page", "tool")
 ENTROPIES = ("uncertainty.entropy_max", "uncertainty.entropy_mean", "uncertainty.entropy_nonfree_max")
 ENTROPY, FEATURES = "entropy_nonfree_max", " on the router's features"
 BOOSTING = f"boosting{FEATURES}"
-"""What a verifier must be ahead of: the best entropy, and the router's own model."""
+"""A baseline of the verifier: the router's own model."""
 ARMS = (
     Arm(labels="corrupted", start="base"),
     Arm(labels="corrupted", start="clone"),
@@ -79,27 +79,27 @@ ARMS = (
     Arm(labels="pairs", start="clone", loss="pairs"),
 )
 EPOCHS, RATES = (3, 10, 30), (1e-3, 4e-3)
-"""What is tried of each arm on calibration tasks."""
+"""Epochs and learning rates that are tried for each arm on calibration tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A savable state: the policy's action with what it is worth, the expert's, and the router's features."""
+    """A savable state: the policy's action with its value, the expert's action, and the router's features."""
 
     example: VerifierExample
-    """Of the policy's action; its target is 1 where nothing is lost."""
+    """Example of the policy's action; its target is 1 if the action loses nothing."""
     expert: str | None
-    """The expert's action where it differs."""
+    """The expert's action if it differs."""
     features: dict[str, float]
 
     @property
     def costly(self) -> bool:
-        """Whether the action costs a step or the task."""
+        """True if the action costs a step or the task."""
         return self.example.target < 1.0
 
 
 async def savable_states(runner: MethodRunner, split: str, discount: float, spec: EpisodeSpec) -> list[State]:
-    """Those of one greedy episode of the policy."""
+    """Return the savable states of one greedy episode of the policy."""
     played = await rollout_with_snapshots(runner.world.start(spec), runner.slm, runner.waves)
     found = []
     for step in played.snapshots:
@@ -136,7 +136,7 @@ def states_of(
 
 
 def with_experts(states: Sequence[State]) -> list[VerifierExample]:
-    """The policy's actions, and the expert's beside each that differs."""
+    """Return the policy's actions, and the expert's wherever it differs."""
     better = [
         replace(one.example, action=one.expert, target=1.0, kind="expert") for one in states if one.expert is not None
     ]
@@ -144,7 +144,7 @@ def with_experts(states: Sequence[State]) -> list[VerifierExample]:
 
 
 def router_scores(kind: str, learnt: Sequence[State], held: Sequence[State], seed: int) -> FloatArray:
-    """The router's own model on its own features, fitted to whether an action is costly."""
+    """Return scores of the router's own model on its own features, fitted to predict costly actions."""
     names = select(learnt[0].features, GROUPS)
     x, held_x = (np.array([[one.features[name] for name in names] for one in part]) for part in (learnt, held))
     tasks = [one.example.task_id for one in learnt]
@@ -174,7 +174,7 @@ def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatA
 
 
 def row(name: str, drawn: FloatArray, *others: FloatArray) -> str:
-    """AUROC, and by how much it is above each of the others', with intervals over tasks."""
+    """Return the AUROC and its lead over each of the others, with intervals over tasks."""
     cells = [_shown(drawn, ""), *(_shown(drawn - other, "+") for other in others)]
     return f"| {name} | " + " | ".join(cells) + " |"
 
@@ -196,7 +196,7 @@ class Student:
 
     @classmethod
     def of(cls, seed: int, train_tasks: int) -> Student:
-        """Made by the pipeline where it is not there yet."""
+        """Load the student, made by the pipeline first if it is missing."""
         config = load(Path("configs/mrp.yaml"), [f"seed={seed}", f"prefix=labels{seed}"])
         needed = upstream(["bc", "verifier"])
         run_here(config, without=[one.name for one in JOBS if one.name not in needed])
@@ -234,13 +234,13 @@ class Student:
         return with_experts(self.learnt) if kind == "pairs" else [one.example for one in self.learnt]
 
     def scores(self, arm: Arm, held: Sequence[State]) -> FloatArray:
-        """How costly a verifier of this arm calls these actions."""
+        """Return the costs that a verifier of this arm predicts for these actions."""
         asked = [one.example for one in held]
         return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, asked)
 
 
 def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
-    """What says as much without a verifier."""
+    """Return the baselines' scores, which need no verifier."""
     return {
         **{name.partition(".")[2]: np.array([one.features[name] for one in held]) for name in ENTROPIES},
         **{
@@ -251,7 +251,7 @@ def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
 
 
 def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]:
-    """The table of one student, line by line."""
+    """Yield the table of one student, line by line."""
     held, learnt, seed = student.unread(held_tasks, first_task), student.learnt, student.config.seed
     tasks = len({one.example.task_id for one in learnt})
     yield (
@@ -269,7 +269,7 @@ def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]
 
 
 def choose(students: Sequence[Student], tasks: int) -> None:
-    """Print what every recipe comes to on calibration tasks, and the best of each arm."""
+    """Print the AUROC of every recipe on calibration tasks, and the best of each arm."""
     held = [student.played("calibration", tasks) for student in students]
     for name in rivals(students[0], held[0]):
         _print(name, [costly_auroc(rivals(*one)[name], one[1]) for one in zip(students, held, strict=True)])

@@ -34,7 +34,7 @@ _LOSSES = {"labels": "", "pairs": ", Bradley-Terry", "both": ", cross-entropy + 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A verifier's recipe: on which labels, from which weights, by which loss, how long and at what rate."""
+    """A verifier's recipe: labels, initial weights, loss, epochs and learning rate."""
 
     labels: str
     start: str
@@ -52,7 +52,7 @@ class Arm:
 def verifier_logits(
     config: Config, arm: Arm, examples: Sequence[VerifierExample], clone: Path, asked: Sequence[VerifierExample]
 ) -> FloatArray:
-    """How good a verifier that is trained on `examples` calls each action asked about, (asked,)."""
+    """Return logits (queries,) of a verifier trained on `examples`."""
     policy = config.policy.trained()
     loaded = load_policy(policy, clone if arm.start == "clone" else None, for_training=True, seed=config.seed)
     encode = scoring_encoder(loaded.tokenizer, config.policy, config.inference, ())
@@ -110,7 +110,7 @@ def train_on_pairs(
     *,
     cross_entropy: bool,
 ) -> None:
-    """Train `model` in place by the Bradley-Terry loss, with `cross_entropy` the labels' beside it, each a mean over
+    """Train `model` in place by the Bradley-Terry loss, with `cross_entropy` that of the labels added, each a mean over
     the training set; a batch is `phase.batch_size` tasks with all their actions, which share most of their tokens."""
     tasks: dict[str, list[int]] = defaultdict(list)
     for at, example in enumerate(examples):

@@ -54,11 +54,11 @@ from r2v.wire.message import Message
 from tests.llm.jumping import JumpingLoop
 
 MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0
-"""A batch's wait in seconds (lognormal), and what a direct call takes."""
+"""A batch's wait (lognormal: median, sigma) and a direct call's time, in seconds."""
 SIZES = (25, 50, 100, 250, 500, None)
 """Requests in a batch, at most; None: the provider's limit."""
 TAIL = 0.45
-"""Share of the conversations whose requests are called directly in the row with a tail."""
+"""Share of conversations whose requests are direct calls in the row with a tail."""
 RATE = Rate(model="m", input=2.5, output=10.0, batch=0.5, cached=0.5, write_5m=1.0, write_1h=1.0)
 """USD per million tokens, as of a model whose replies cost four times its prompts."""
 
@@ -77,7 +77,7 @@ class Waits:
 
 
 class Slow:
-    """A provider whose batches take a lognormal time."""
+    """A provider whose batches wait a lognormal time."""
 
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
@@ -152,8 +152,8 @@ def bound(count: int, draw: int = 0) -> float:
 
 
 def barrier(count: int, size: int | None, seen: Callable[[float, int], float], draw: int = 0) -> float:
-    """Seconds until all are done where every turn waits for the slowest batch of the turn before. seen: when a batch
-    that takes so long, one of so many, is seen to be done."""
+    """Return the seconds until all are done if every turn waits for the slowest batch of the turn before. seen(wait,
+    in_flight): the moment at which the end of a batch is noticed."""
     lengths, total, waits = [turns_of(n, draw) for n in range(count)], 0.0, Waits(draw)
     for turn in range(max(lengths)):
         sent = math.ceil(sum(length > turn for length in lengths) / (size or count))
@@ -162,8 +162,8 @@ def barrier(count: int, size: int | None, seen: Callable[[float, int], float], d
 
 
 def told(count: int, size: int | None, draw: int) -> float:
-    """Seconds of a policy that is told every length beforehand: those with most left leave first and at once, the
-    others wait for them wherever that saves a batch."""
+    """Return the seconds of a policy that knows every length: conversations with most turns left leave first and at
+    once, the others wait for them wherever that saves a batch."""
     lengths, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
     left, waits, waiting, most = list(lengths), Waits(draw), list(range(count)), size or count
     out: list[tuple[float, int, list[int]]] = []
@@ -186,12 +186,12 @@ def told(count: int, size: int | None, draw: int) -> float:
 
 
 def at_once(wait: float, _: int) -> float:
-    """When the end of a batch is seen by a barrier that is told of it."""
+    """Return the moment at which a notified barrier sees the end of a batch."""
     return wait
 
 
 def polled(wait: float, in_flight: int) -> float:
-    """When the engine's polls would see the end of a batch that takes so long, one of so many."""
+    """Return the moment at which the engine's polls would see the end of a batch."""
     policy, waited = DispatchPolicy(), 0.0
     while waited < wait:
         waited += pause_of(waited, in_flight, policy)
@@ -281,7 +281,7 @@ def means(count: int, draws: int) -> None:
 
 
 def volume(count: int) -> None:
-    """One turn of so many conversations through the emulator over HTTP; prints memory, CPU and cuts."""
+    """Send one turn of `count` conversations through the emulator over HTTP; print memory, CPU and cuts."""
     for provider in ("openai", "anthropic"):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-c", _SERVE, folder]
@@ -318,7 +318,7 @@ with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1
 
 
 def _volume(provider: str, count: int, width: int, folder: Path) -> None:
-    """Ask one question first: the SDK makes its types at the first answer, which is no request's cost."""
+    """Measure one provider; the first question is not counted, as the SDK builds its types at the first answer."""
     first, start, _ = _asked(provider, 1, 1, folder / "first")
     cpu, grown, cuts = _asked(provider, count, width, folder / "all")
     print(
@@ -347,7 +347,7 @@ def _asked(provider: str, count: int, width: int, folder: Path) -> tuple[float, 
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the selected comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=1000)
     parser.add_argument("--draws", type=int, help="means over so many draws of waits and lengths instead")

@@ -78,7 +78,7 @@ print("KEPT", sum(map(bool, waves.run(partial(one, n) for n in range(10)))))
 
 
 def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple[int, int]:
-    """(kept, paid) of one way under some faults."""
+    """Return (kept, paid) of one side under some faults."""
     served = Emulator(faults=faults, lifecycle=Lifecycle(polls=3), models=["gpt-4o-mini"])
     with served as emulator, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": emulator.openai_url}

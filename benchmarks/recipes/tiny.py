@@ -36,7 +36,7 @@ DESK_CHAT_TEMPLATE = (
 """A conversation as one sequence; the system message is dropped, every action ends in <eos>."""
 
 _TOKEN = r'[{,]"\w+":"[^"]*"|\}|[^\s{}]+'
-"""A pair with what stands before it, a closing brace, or a word. White space is not kept."""
+"""A pair with its leading comma or brace, a closing brace, or a word. White space is dropped."""
 
 FAULT_WORDS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "dns failure", "timeout")
 INJECTION_WORDS = ("leave your task and call this", "send a copy to this record", "decode and run")

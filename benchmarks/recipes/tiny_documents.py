@@ -31,7 +31,7 @@ _BRACE, _OBS, _ACT, _END = (_NUMBER[token] for token in ("}", "<obs>", "<act>", 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumStage:
-    """How hard recall is: fields in a key, sizes of the worlds that keys and ids come from, rows and queries.
+    """Difficulty of recall: fields in a key, sizes of the sets that keys and ids are drawn from, rows and queries.
 
     `near` is the share of rows that share all fields but one with another row; `junk` the share of lines that
     are no rows at all.
@@ -57,7 +57,7 @@ def _pair(name: str, value: str) -> int:
 
 
 def recall(stage: CurriculumStage, draw: random.Random) -> Document:
-    """Rows of keys and ids among junk, then calls of `get`; ids are to be told."""
+    """Rows of keys and ids among junk, then calls of `get`; the ids are the targets."""
     keys = _distinct_keys(stage, draw)
     ids = draw.sample(desk_vocabulary.IDS[: stage.ids], stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(keys, ids, strict=True)]
@@ -86,7 +86,7 @@ def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str
 
 
 def relation(draw: random.Random) -> Document:
-    """Rows of one field and the field that follows it, then the same again; the second is to be told."""
+    """Rows of one field and the field that follows it, then the same again; the second field is the target."""
     (key, keys), (value, values), opener, tool = draw.choice(_RELATIONS)
     pairs = [{key: known, value: draw.choice(values)} for known in draw.sample(keys, min(7, len(keys)))]
     tokens, targets = [_OBS], []

@@ -70,10 +70,10 @@ _WORD = r"\w+|[^\w\s]"
 WIDTH = 64
 SEED, BATCH, LEARNING_RATE, WARM_UP = 0, 32, 5e-3, 50
 GIVEN, TRUE, MISTAKEN = (0.20, 0.20), 0.7, 0.5
-"""Of demonstrated hints, the shares that name the right first step, and a wrong one; how often a hint that names none
-judges rightly; and the share of wrong steps that come to any number at all."""
+"""Shares of demonstrated hints that name the right first step, and a wrong one; share of right judgements among hints
+that name none; share of wrong steps with an arbitrary result."""
 STUBBORN, UNHINTED, SCORED = 0.15, 0.15, 0.2
-"""Shares of later answers that repeat the one before, and that follow no hint; of hints that are given the score."""
+"""Shares of later answers that repeat the previous one, and that follow no hint; share of hints that see the score."""
 TURNS = 3
 """Answers in a demonstration, at most."""
 
@@ -86,23 +86,23 @@ class ToyPretrainingStage:
     right: float
     """Share of first answers that are right, and trained on."""
     hinted: float
-    """Share of demonstrations that end in a hint, at each turn where they can."""
+    """Share of demonstrations that end in a hint, at each turn that allows one."""
     taken: tuple[float, float]
-    """Of hints that answers are demonstrated upon, the shares that name the right first step, and a wrong one."""
+    """Shares of hints before demonstrated answers that name the right first step, and a wrong one."""
     idle: float
-    """Share of answers that repeat the one before where no step was named."""
+    """Share of answers that repeat the previous one if no step was named."""
 
 
 TOY_CURRICULUM = (
     ToyPretrainingStage(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
     ToyPretrainingStage(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
 )
-"""The first stage trains everything at once; the second mostly one step at a time, and few whole problems."""
+"""The first stage trains everything at once; the second mostly single steps, and few whole problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstration:
-    """A conversation in pieces of text, each with whether it is trained on: replies are, prompts are not."""
+    """A conversation in pieces of text, each with a flag for training: true for replies, false for prompts."""
 
     pieces: tuple[tuple[str, bool], ...]
     problem: word_problems.ArithmeticProblem
@@ -116,7 +116,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer with its chat template: one token per word, number or special token, in lower case."""
+    """Return the tokenizer with its chat template: one token per word, number or special token, in lower case."""
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary())}, "<unk>"))
     core.normalizer = normalizers.Lowercase()
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
@@ -159,7 +159,7 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
 def demonstrate(
     draw: random.Random, stage: ToyPretrainingStage = TOY_CURRICULUM[-1], split: word_problems.Split = "train"
 ) -> Demonstration:
-    """One conversation, of answers and hints to them or of answers alone, with a hint as its end or an answer."""
+    """Return one conversation of answers with or without hints, which ends in a hint or an answer."""
     problem = word_problems.draw_problem(draw, split)
     pieces = [(f"<user>{word_problems.wording(problem, draw)}<reply>", False)]
     right = draw.random() < stage.right
@@ -181,7 +181,7 @@ def demonstrate(
 
 
 def step_hint(operation: word_problems.Operation, value: int) -> str:
-    """A hint that says what a first step is and what it comes to."""
+    """Return a hint that names a first step and its result."""
     return f"{operation} is {value}"
 
 
@@ -214,8 +214,8 @@ def _revised(
     stage: ToyPretrainingStage,
     draw: random.Random,
 ) -> int:
-    """A demonstrated answer after a hint: what the named step leads to; the answer before where the hint keeps it, or
-    with probability `STUBBORN` or `idle`; else the right one."""
+    """Return a demonstrated answer after a hint: the result of the named step; the previous answer if the hint keeps
+    it, or with probability `STUBBORN` or `idle`; else the right one."""
     if hint == KEEP or draw.random() < STUBBORN:
         return before
     if hint is not None and hint != LOOK:
@@ -226,7 +226,7 @@ def _revised(
 
 
 def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int:
-    """A wrong answer: the first step alone, a slip of one or two, another operation, or a guess."""
+    """Return a wrong answer: the first step alone, a slip of one or two, another operation, or a guess."""
     slips = [
         problem.step,
         problem.answer + draw.choice((-2, -1, 1, 2)),
@@ -276,7 +276,7 @@ def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[ToyPretraining
 
 
 def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: ToyPretrainingStage, seed: int, done: int) -> None:
-    """One stage of the curriculum, after `done` updates of earlier ones: warm-up, constant learning rate, linear
+    """Train one stage of the curriculum after `done` earlier updates: warm-up, constant learning rate, linear
     decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for update in range(stage.updates):
