@@ -31,7 +31,7 @@ TOOLS = ("left", "right", "forward", "pick", "drop", "toggle", "wait")
 COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 KINDS = ("ball", "key", "box")
 ASIDES = [f"{n} {way}" for n in range(1, 4) for way in ("left", "right")]
-PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {one}" for one in ASIDES))]
+PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {side}" for side in ASIDES))]
 PLACES += [f": {aside}" for aside in ASIDES]
 TOKEN = (
     r"""\{"tool":"[a-z]+"\}|(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)|wall"""
@@ -149,8 +149,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--levels", default="GoToLocal")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    pretrain(asked.folder, asked.levels.split(), asked.seed)
+    arguments = parser.parse_args()
+    pretrain(arguments.folder, arguments.levels.split(), arguments.seed)
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def _measure(name: str, options: dict[str, Any], count: int) -> None:
     browsers, others = _memory()
     whole = browsers + others
     print(f"{count:6}  {browsers:13.0f}  {others:6.0f}  {whole:4.0f}  {whole / count:4.0f}  {reset:13.2f}  {step:6.2f}")
-    for one in (*worlds, benchmark):
-        if isinstance(one, Closable):
-            one.close()
+    for resource in (*worlds, benchmark):
+        if isinstance(resource, Closable):
+            resource.close()
 
 
 def _resets(worlds: list[Any], tasks: Any) -> None:
@@ -77,10 +77,10 @@ def _below() -> list[Path]:
             parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found, new = set(), {os.getpid()}
+    descendants, new = set(), {os.getpid()}
     while new := {child for child, parent in parents.items() if parent in new}:
-        found |= new
-    return [Path("/proc") / str(number) for number in found]
+        descendants |= new
+    return [Path("/proc") / str(number) for number in descendants]
 
 
 def _spent() -> float:

@@ -47,10 +47,10 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
     """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
     `reread`: price of a token that was read at an earlier step, as a factor on `cost.slm.input`."""
     price, total = settings.cost.slm_price, 0.0
-    known = {"slm": 0, "verifier": 0}
+    tokens_read = {"slm": 0, "verifier": 0}
 
     def read(who: str, tokens: int) -> float:
-        repeated, known[who] = min(known[who], tokens), max(known[who], tokens)
+        repeated, tokens_read[who] = min(tokens_read[who], tokens), max(tokens_read[who], tokens)
         return (tokens - repeated + repeated * reread) * price.input
 
     for index, step in enumerate(episode.steps):
@@ -59,13 +59,13 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
             continue
         total += read("slm", lengths.prompt(index)) + lengths.action * price.output
         if gated:
-            asked = instruments(episode.method, features)
-            samples = settings.inference.num_candidates if asked.samples else 0
+            needed = instruments(episode.method, features)
+            samples = settings.inference.num_candidates if needed.samples else 0
             if samples:
                 total += read("slm", lengths.prompt(index)) + samples * lengths.action * price.output
-            if asked.previous and index and is_llm_step(episode.steps[index - 1]):
+            if needed.previous and index and is_llm_step(episode.steps[index - 1]):
                 total += read("verifier", lengths.prompt(index - 1) + lengths.action)
-            if asked.verifier:
+            if needed.verifier:
                 total += sum(read("verifier", lengths.prompt(index) + lengths.action) for _ in range(1 + samples))
     return total / 1e6
 
@@ -76,11 +76,11 @@ def price_of(model: str) -> Rate:
     return rate_of(provider, name)
 
 
-def llm_usd(asked: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
+def llm_usd(llm_steps: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
     """USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt cache."""
     listed = saved = 0.0
     before = None
-    for index in (index for index, asks in enumerate(asked) if asks):
+    for index in (index for index, asks in enumerate(llm_steps) if asks):
         read = lengths.prompt(index)
         listed += (read * rate.input + lengths.action * rate.output) / 1e6
         saved += cache.saved(*cache.split(read, 0.0 if before is None else lengths.prompt(before) / read, 0.0))
@@ -106,10 +106,10 @@ def fractions(
         row[0] += len(episode.steps)
         row[1] += sum(map(is_llm_step, episode.steps))
         local = local_usd(episode, lengths, settings, features, reread)
-        for place, name in enumerate(rates):
+        for at, name in enumerate(rates):
             listed, billed = llm_usd(map(is_llm_step, episode.steps), lengths, rates[name], caches[name])
-            row[2 + 2 * place] += local + listed
-            row[3 + 2 * place] += local + billed
+            row[2 + 2 * at] += local + listed
+            row[3 + 2 * at] += local + billed
     return [
         [condition, method, f"{row[1] / row[0]:.3f}"]
         + [f"{usd / whole:.3f}" for usd, whole in zip(row[2:], totals[condition, STRONG][2:], strict=True)]

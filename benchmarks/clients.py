@@ -236,13 +236,13 @@ def _served(root: Path, emulator: Emulator, client: Client, sessions: int, bundl
     config = load({"teacher": teacher, "policy": policy, "serve": {"port": 0}})
 
     async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
-        async with listening(config, root, record=True, bundle=bundle) as place:
-            ready(place)
+        async with listening(config, root, record=True, bundle=bundle) as server:
+            ready(server)
             await stop.wait()
 
-    with in_thread(main) as place:
-        key = place.keys_file.read_text().split()[1]
-        return sum(session(client, place.url, key) for _ in range(sessions))
+    with in_thread(main) as server:
+        key = server.keys_file.read_text().split()[1]
+        return sum(session(client, server.url, key) for _ in range(sessions))
 
 
 def main() -> None:
@@ -261,7 +261,7 @@ def main() -> None:
         inside = ["unshare", "-rn", "bash", "-c", 'ip link set lo up && exec "$@"', "-", *words]
         alone = subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode == 0
         if not alone:
-            print("no network namespace can be made here: the clients may ask other hosts")
+            print("no network namespace can be made here: clients may reach other hosts")
         env = {**os.environ, _INSIDE: "1", "OPENAI_API_KEY": "sk-emulated"}
         sys.exit(subprocess.run(inside if alone else words, env=env, check=False).returncode)
     for name in values.only:

@@ -91,17 +91,17 @@ def in_trees(rows: Sequence[Row]) -> str:
     return f"{sum(len(ids) for ids, _ in rows)}>{sum(len(tree.ids) for tree in lay_out(rows, LIMIT))}"
 
 
-def measure(made: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
+def measure(tokenizer: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
     """Return one row of the table."""
     tools = Desk().make().tool_specs()
     contexts = [build_messages("read the manual", seen[: t + 1], actions[:t]) for t in range(len(seen))]
-    fresh = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)
+    fresh = Encoder(tokenizer, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)
     cost = seconds(lambda: [fresh(context) for context in contexts]) / len(contexts)
-    text = made.decode(fresh(contexts[-1]))
-    bound = seconds(lambda: [made(text, add_special_tokens=False) for _ in range(5)]) / 5
+    text = tokenizer.decode(fresh(contexts[-1]))
+    bound = seconds(lambda: [tokenizer(text, add_special_tokens=False) for _ in range(5)]) / 5
     rows = [steps_row(fresh, context, action) for context, action in zip(contexts, actions, strict=True)]
     short = [page[:260] for page in seen[:12]]
-    whole = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE)
+    whole = Encoder(tokenizer, max_seq_len=LIMIT, reserve=RESERVE)
     fitting_rows = [
         steps_row(whole, build_messages("read the manual", short[: t + 1], actions[:t]), actions[t]) for t in range(12)
     ]

@@ -40,8 +40,8 @@ _CENT = 0.01
 
 def answer_of(benchmark: str, small: str) -> Answer:
     """Return the emulated models of a benchmark: its expert, from which the small model deviates now and then."""
-    made = load_benchmark(benchmark, {})
-    assert isinstance(made, Demonstrated)
+    loaded = load_benchmark(benchmark, {})
+    assert isinstance(loaded, Demonstrated)
 
     def answer(request: EmulatedRequest) -> str:
         history = as_history(request.messages)
@@ -50,7 +50,7 @@ def answer_of(benchmark: str, small: str) -> Answer:
         slips = SLIPS if not stuck else STUCK
         if len(history) < 2 or (request.model == small and uniform("slips", *request.key) < slips):
             return slip
-        return str(made.expert(Request(messages=history, key=request.key)))
+        return str(loaded.expert(Request(messages=history, key=request.key)))
 
     return answer
 
@@ -112,15 +112,15 @@ def measured(benchmark: str, provider: str, times: int) -> bool:
         if run.name not in before:
             paid[run.job] = paid.get(run.job, 0.0) + run.usd
     rows, good = [("stage", "likely $", "paid $", "at most $", "paid / likely")], True
-    for one in jobs:
-        likely, cost, bound = one.likely.usd if one.likely else 0.0, paid.get(one.name, 0.0), one.usd or 0.0
+    for job in jobs:
+        likely, cost, bound = job.likely.usd if job.likely else 0.0, paid.get(job.name, 0.0), job.usd or 0.0
         if not likely and not cost:
             continue
         off = cost / likely if likely else float("inf")
         good = good and cost <= bound and (cost < _CENT or 0.5 <= off <= 2)
-        rows.append((one.name, f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{off:.2f}"))
-    likely, cost = sum(one.likely.usd for one in jobs if one.likely), sum(paid.values())
-    bound = sum(one.usd or 0.0 for one in jobs)
+        rows.append((job.name, f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{off:.2f}"))
+    likely, cost = sum(job.likely.usd for job in jobs if job.likely), sum(paid.values())
+    bound = sum(job.usd or 0.0 for job in jobs)
     rows.append(("all", f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{cost / likely:.2f}"))
     good = good and cost <= bound and 1 / 1.5 <= cost / likely <= 1.5
     print(f"\n{benchmark}, {provider}, {times} times a run of 20 tasks: {'holds' if good else 'MISSED'}")

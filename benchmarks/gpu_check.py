@@ -67,8 +67,8 @@ def run_all(out: Path, device: str) -> int:
         started, log = time.monotonic(), out / f"{name}.txt"
         result = _run_part(words, log, min(limit, left))
         failed = failed or result != "ok"
-        said = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
-        table.append(f"| {name} | {result} | {time.monotonic() - started:.0f} of {limit} | {said[:160]} |")
+        last_line = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
+        table.append(f"| {name} | {result} | {time.monotonic() - started:.0f} of {limit} | {last_line[:160]} |")
         print(table[-1], flush=True)
     (out / "summary.txt").write_text("\n".join(table) + "\n")
     print("\n".join(["", *table]))
@@ -77,13 +77,13 @@ def run_all(out: Path, device: str) -> int:
 
 def _run_part(words: list[str], log: Path, limit: float) -> str:
     """Run one part; return "ok" or its failure in words."""
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
     with log.open("w") as file:
         try:
             done = subprocess.run(
                 [sys.executable, *words],
                 cwd=REPOSITORY,
-                env=found,
+                env=environment,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=limit,

@@ -67,16 +67,16 @@ class Held:
 
 def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[Held]:
     """Each promise to a student, played."""
-    made = student(config)
-    runner, benchmark = made.runner, made.runner.world.benchmark
-    ours = own_score(rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
-    model, _ = fit_routers(made.rows, config.router, config.seed)
-    taus = guarded_thresholds(model.predict(row.features) for row in made.rows if row.split == "train")
+    trained = student(config)
+    runner, benchmark = trained.runner, trained.runner.world.benchmark
+    ours = own_score(rivals(config, trained.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
+    model, _ = fit_routers(trained.rows, config.router, config.seed)
+    taus = guarded_thresholds(model.predict(row.features) for row in trained.rows if row.split == "train")
     trees = [RoutingTree(runner, spec) for spec in EvaluateSettings.of(config).calibration_specs(benchmark)]
     played = dict(zip(taus, walks(trees, [(ours, tau) for tau in taus]), strict=True))
-    losses = {tau: [float(not one.success) for one in episodes] for tau, episodes in played.items()}
+    losses = {tau: [float(not episode.success) for episode in episodes] for tau, episodes in played.items()}
     promised = {alpha: guarantee(losses, alpha, DELTA) for alpha in ALPHAS}
-    chosen = sorted({one.tau for one in promised.values() if one.tau is not None})
+    chosen = sorted({promise.tau for promise in promised.values() if promise.tau is not None})
     fresh = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
     llm, *rest = walks(fresh, [(ours, tau) for tau in (0.0, *chosen)])
     by_tau = dict(zip(chosen, rest, strict=True))
@@ -107,7 +107,7 @@ def stored(path: Path = OUTCOMES) -> list[Held]:
 def table(path: Path = OUTCOMES) -> list[str]:
     """Return the table of all played students. Raises FileNotFoundError if there are none."""
     heads = "student | alpha | threshold: failed in calibration | failed here | LLM steps | USD, of llm_only's"
-    return [f"| {heads} |", "|" + "---|" * 6, *(one.row() for one in stored(path))]
+    return [f"| {heads} |", "|" + "---|" * 6, *(outcome.row() for outcome in stored(path))]
 
 
 def main() -> None:
@@ -119,13 +119,17 @@ def main() -> None:
     )
     parser.add_argument("--num-tasks", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
-    asked = parser.parse_args()
-    open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/guarantee.py", asked.again))
+    arguments = parser.parse_args()
+    open_look(
+        LEDGER, look_at("desk", arguments.first_task, arguments.num_tasks, "benchmarks/guarantee.py", arguments.again)
+    )
     OUTCOMES.parent.mkdir(parents=True, exist_ok=True)
-    played = {one.student for one in stored()} if OUTCOMES.exists() else set()
-    for number in sorted(set(asked.students) - played):
+    played = {outcome.student for outcome in stored()} if OUTCOMES.exists() else set()
+    for number in sorted(set(arguments.students) - played):
         config = load(DESK, [f"seed={number}", f"prefix=student{number}"])
-        lines = [json.dumps(asdict(one)) for one in held(config, number, asked.num_tasks, asked.first_task)]
+        lines = [
+            json.dumps(asdict(outcome)) for outcome in held(config, number, arguments.num_tasks, arguments.first_task)
+        ]
         with OUTCOMES.open("a") as file:
             file.writelines(f"{line}\n" for line in lines)
     print("\n".join(table()))

@@ -45,14 +45,14 @@ class HeldOut:
 
 def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
     """Scores of every calibration task by a router that has not seen it."""
-    known = labelled(rows, "counterfactual", cfg.canary_price)
-    train = [row for row in known if row.split == "train"]
-    tasks = sorted({row.task_id for row in known if row.split == "calibration"})
+    labels = labelled(rows, "counterfactual", cfg.canary_price)
+    train = [row for row in labels if row.split == "train"]
+    tasks = sorted({row.task_id for row in labels if row.split == "calibration"})
     scored: list[tuple[FeatureRow, float]] = []
     for half in (tasks[::2], tasks[1::2]):
-        calibrates = [row for row in known if row.split == "calibration" and row.task_id not in half]
+        calibrates = [row for row in labels if row.split == "calibration" and row.task_id not in half]
         model, _ = fit_routers([*train, *calibrates], cfg, seed)
-        scored += [(row, model.predict(row.features)) for row in known if row.task_id in half]
+        scored += [(row, model.predict(row.features)) for row in labels if row.task_id in half]
     y, p = [float(row.y_escalate or 0) for row, _ in scored], [score for _, score in scored]
     doubt = [row.features[ENTROPY] for row, _ in scored]
     can = [number for number, (row, _) in enumerate(scored) if (row.q_llm or 0) > 0]
@@ -78,11 +78,13 @@ def table(path: Path = OUTCOMES) -> list[str]:
     heads = "student | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy"
     rows = [f"| {heads} |", "|" + "---|" * 10]
     for number, line in enumerate(path.read_text().splitlines()):
-        one = HeldOut(**json.loads(line))
-        figures = [one.ece, one.brier, one.brier_constant, one.router, one.entropy]
-        there = [one.router_savable, one.entropy_savable]
+        scores = HeldOut(**json.loads(line))
+        figures = [scores.ece, scores.brier, scores.brier_constant, scores.router, scores.entropy]
+        there = [scores.router_savable, scores.entropy_savable]
         texts = ["" if figure is None else f"{figure:.3f}" for figure in (*figures, *there)]
-        rows.append(f"| {number} | {one.states} | {' | '.join(texts[:5])} | {one.savable} | {' | '.join(texts[5:])} |")
+        rows.append(
+            f"| {number} | {scores.states} | {' | '.join(texts[:5])} | {scores.savable} | {' | '.join(texts[5:])} |"
+        )
     return rows
 
 
@@ -91,9 +93,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="of the students, in the order of their seeds")
     parser.add_argument("--model", default="boosting", help="default: %(default)s")
-    asked = parser.parse_args()
-    scored = [held_out(read_rows(path), RouterConfig(model=asked.model), seed) for seed, path in enumerate(asked.files)]
-    write_lines(OUTCOMES, (json.dumps(asdict(one)) for one in scored))
+    arguments = parser.parse_args()
+    scored = [
+        held_out(read_rows(path), RouterConfig(model=arguments.model), seed)
+        for seed, path in enumerate(arguments.files)
+    ]
+    write_lines(OUTCOMES, (json.dumps(asdict(scores)) for scores in scored))
     print("\n".join(table()))
 
 

@@ -89,15 +89,15 @@ def result(project: Path, prefix: str) -> dict[str, str]:
 
 def undisturbed(values: argparse.Namespace) -> None:
     """The pipeline up to its router, and its evaluation alone."""
-    made, alone = values.state / "made", values.state / "alone"
+    project, alone = values.state / "made", values.state / "alone"
     if not (values.state / "made.json").exists():
-        made.mkdir(exist_ok=True)
+        project.mkdir(exist_ok=True)
         log = values.state / "made.log"
-        ended(started(made, ["run", "--config", str(values.config), "--without", "evaluate", "ablations"], log), log)
+        ended(started(project, ["run", "--config", str(values.config), "--without", "evaluate", "ablations"], log), log)
         write_json(values.state / "made.json", {})
     if not (values.state / "alone.json").exists():
         shutil.rmtree(alone, ignore_errors=True)
-        shutil.copytree(made, alone, symlinks=True)
+        shutil.copytree(project, alone, symlinks=True)
         log = values.state / "alone.log"
         ended(started(alone, values.words, log), log)
         folder = (alone / "results" / values.prefix).resolve()
@@ -105,13 +105,13 @@ def undisturbed(values: argparse.Namespace) -> None:
         published = len(json.loads((cache / PUBLISHED).read_text())["plays"])
         calibrated = len((cache / KEPT).read_bytes().splitlines()) if (cache / KEPT).exists() else 0
         episodes = json.loads((folder / ARTIFACT_MANIFEST).read_text())["summary"]["n_episodes"]
-        kept = {
+        record = {
             "commit": git_commit(),
             "plays": published + calibrated,
             "episodes": episodes,
             "files": result(alone, values.prefix),
         }
-        write_json(values.state / "alone.json", kept)
+        write_json(values.state / "alone.json", record)
 
 
 def disturbed(count: int, values: argparse.Namespace) -> bool:
@@ -153,7 +153,7 @@ def _kill_and_start(
     draw = generator("helper kills", count)
     moments = sorted(draw.uniform(0.0, 0.95) * whole for _ in range(values.kills))
     victims = [draw.choice(range(1 + count)) for _ in moments]
-    running, kept = [start(number) for number in range(1 + count)], 0
+    running, lines_before = [start(number) for number in range(1 + count)], 0
     try:
         for number in range(len(state["killed"]), values.kills):
             while (now := plays(project))[0] < moments[number] and not now[1]:
@@ -165,8 +165,8 @@ def _kill_and_start(
             os.killpg(running[victim], signal.SIGKILL)
             os.waitpid(running[victim], 0)
             lines, finished = plays(project)
-            assert finished or lines >= kept, "a recorded play was lost"
-            kept = lines
+            assert finished or lines >= lines_before, "a recorded play was lost"
+            lines_before = lines
             running[victim] = start(victim)
             state["killed"].append(victim)
             write_json(about, state)
@@ -197,11 +197,11 @@ def main() -> int:
     undisturbed(values)
     alone = json.loads((values.state / "alone.json").read_text())
     if alone["commit"] != git_commit():  # which results name
-        print(f"{values.state} was begun at commit {alone['commit']}; go on there, or with another --state")
+        print(f"{values.state} was made at commit {alone['commit']}; resume there, or name another --state")
         return 2
     same = [disturbed(count, values) for count in values.helpers]
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{spent.ru_utime + spent.ru_stime:.0f} CPU-s of this piece")
+    print(f"{spent.ru_utime + spent.ru_stime:.0f} CPU-s in this call")
     return 0 if all(same) else 1
 
 

@@ -89,18 +89,18 @@ def measured(folder: Path, words: Sequence[str], figures: Path) -> int:
 def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
     """Evaluate with this number of helpers; return the cost of each process, the stage's own first."""
     places = [folder / f"figures-{number}.json" for number in range(1 + helpers)]
-    pids = [measured(folder, [*words, *(JOIN if number else [])], place) for number, place in enumerate(places)]
-    for pid, place in zip(pids, places, strict=True):
+    pids = [measured(folder, [*words, *(JOIN if number else [])], figures) for number, figures in enumerate(places)]
+    for pid, figures in zip(pids, places, strict=True):
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            raise SystemExit(f"a process failed: {place.with_suffix('.log').read_text()[-2000:]}")
-    return [Spent(**json.loads(place.read_text())) for place in places]
+            raise SystemExit(f"a process failed: {figures.with_suffix('.log').read_text()[-2000:]}")
+    return [Spent(**json.loads(figures.read_text())) for figures in places]
 
 
 def result(folder: Path) -> tuple[dict[str, str], int]:
     """Return the hashes of the evaluation's files, and its number of episodes."""
-    made = (folder / "results/micro").resolve()
-    summary = json.loads((made / ARTIFACT_MANIFEST).read_text())["summary"]
-    return content_files(made), int(summary["n_episodes"])
+    artifact = (folder / "results/micro").resolve()
+    summary = json.loads((artifact / ARTIFACT_MANIFEST).read_text())["summary"]
+    return content_files(artifact), int(summary["n_episodes"])
 
 
 def main() -> int:
@@ -113,31 +113,31 @@ def main() -> int:
     settings = [f"evaluation.num_tasks={values.tasks}", "evaluation.seeds=[1,2]"]
     words = ["evaluate", "--config", str(MICRO), "--overrides", *settings]
     with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as scratch:
-        made = values.project or Path(scratch) / "made"
+        project = values.project or Path(scratch) / "made"
         if not values.project:
-            made.mkdir()
+            project.mkdir()
             pid = measured(
-                made, ["run", "--config", str(MICRO), "--without", "evaluate", "ablations"], made / "run.json"
+                project, ["run", "--config", str(MICRO), "--without", "evaluate", "ablations"], project / "run.json"
             )
             if os.waitpid(pid, 0)[1]:
-                raise SystemExit((made / "run.log").read_text()[-2000:])
-        found = {}
+                raise SystemExit((project / "run.log").read_text()[-2000:])
+        by_count = {}
         for count in (0, *values.helpers):
             folder = Path(scratch) / f"with-{count}"
-            shutil.copytree(made, folder, symlinks=True)
+            shutil.copytree(project, folder, symlinks=True)
             block = values.block if count else "auto"
             spent = evaluated(folder, [*words, f"rollout.episodes_per_block={block}"], count)
-            found[count] = (spent, *result(folder))
-            told(count, spent, found[count][2])
-    alone, files, _ = found[0]
+            by_count[count] = (spent, *result(folder))
+            print_cost(count, spent, by_count[count][2])
+    alone, files, _ = by_count[0]
     failed = False
     for count in values.helpers:
-        spent, others, _ = found[count]
+        spent, others, _ = by_count[count]
         if files != others:
             print("the results differ:", sorted(name for name in files if files[name] != others.get(name)))
             return 1
-        cost = sum(one.playing for one in spent) / alone[0].playing
-        slowest = max(one.playing for one in spent) * len(spent) / sum(one.playing for one in spent)
+        cost = sum(process.playing for process in spent) / alone[0].playing
+        slowest = max(process.playing for process in spent) * len(spent) / sum(process.playing for process in spent)
         print(
             f"{count} helpers: {len(files)} files equal, CPU of playing {cost:.2f}x (at most {MOST_CPU}); "
             f"slowest {slowest:.2f}x the mean (at most {MOST_SLOWEST})"
@@ -146,15 +146,15 @@ def main() -> int:
     return int(failed)
 
 
-def told(count: int, spent: Sequence[Spent], episodes: int) -> None:
+def print_cost(count: int, spent: Sequence[Spent], episodes: int) -> None:
     """Print the cost of an evaluation."""
-    playing, whole = (sum(getattr(one, field) for one in spent) for field in ("playing", "whole"))
-    waves, questions = (sum(getattr(one, field) for one in spent) for field in ("waves", "questions"))
+    playing, whole = (sum(getattr(process, field) for process in spent) for field in ("playing", "whole"))
+    waves, questions = (sum(getattr(process, field) for process in spent) for field in ("waves", "questions"))
     name = f"with {count} helpers" if count else "one process"
     print(
-        f"{name:16s} {1000 * playing / episodes:6.1f} CPU-ms an episode ({whole:.1f} CPU-s in all, {episodes} "
+        f"{name:16s} {1000 * playing / episodes:6.1f} CPU-ms per episode ({whole:.1f} CPU-s in all, {episodes} "
         f"episodes), {questions:.0f} questions in {waves:.0f} waves, CPU-s of playing each: "
-        + " ".join(f"{one.playing:.1f}" for one in spent),
+        + " ".join(f"{process.playing:.1f}" for process in spent),
         flush=True,
     )
 

@@ -139,15 +139,17 @@ def shown(values: FloatArray) -> str:
 
 def apart(what: str, a: FloatArray, b: FloatArray) -> None:
     """Print a - b of scores (problems, seeds)."""
-    found = paired_difference(a, b)
-    low, high = found.interval
-    print(f"  {what:<58}{100 * found.difference:+6.1f} [{100 * low:+6.1f}, {100 * high:+6.1f}]  p {found.p_value:.4f}")
+    paired = paired_difference(a, b)
+    low, high = paired.interval
+    print(
+        f"  {what:<58}{100 * paired.difference:+6.1f} [{100 * low:+6.1f}, {100 * high:+6.1f}]  p {paired.p_value:.4f}"
+    )
 
 
 def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
     """All arms, then their differences."""
-    before = {arm: np.stack([one.before for one in runs], 1) for arm, runs in results.items()}
-    after = {arm: np.stack([one.after for one in runs], 1) for arm, runs in results.items()}
+    before = {arm: np.stack([run.before for run in runs], 1) for arm, runs in results.items()}
+    after = {arm: np.stack([run.after for run in runs], 1) for arm, runs in results.items()}
     problems = len(before["full"])
     print(f"\n{problems} held-out problems, {len(seeds)} seeds {seeds}; right answers in % with 95 % intervals")
     print(f"{'':<14}{'':<11}{'answer 1':>21}{'answer 2':>23}{'wrong->right':>14}{'right->wrong':>14}")
@@ -158,12 +160,12 @@ def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
                 f"{arm:<14}{name:<11}{shown(first):>21}{shown(last):>23}{100 * ((1 - first) * last).mean():>13.1f}"
                 f"{100 * (first * (1 - last)).mean():>14.1f}"
             )
-    print("\nwhat it took, a seed: answers checked, tokens generated, CPU seconds; accuracy of answer 2 by seed")
+    print("\ncost per seed: answers checked, tokens generated, CPU seconds; accuracy of answer 2 by seed")
     for arm, runs in results.items():
-        own = "  ".join(f"{100 * one.after[:, -1].mean():.1f}" for one in runs)
+        own = "  ".join(f"{100 * run.after[:, -1].mean():.1f}" for run in runs)
         print(
-            f"{arm:<14}{runs[0].answers:>8}{np.mean([one.tokens for one in runs]):>10.0f}"
-            f"{np.mean([one.seconds for one in runs]):>8.0f}    {own}"
+            f"{arm:<14}{runs[0].answers:>8}{np.mean([run.tokens for run in runs]):>10.0f}"
+            f"{np.mean([run.seconds for run in runs]):>8.0f}    {own}"
         )
     print("\ndifferences in points, paired by problem")
     full = after["full"]
@@ -189,11 +191,11 @@ def main() -> None:
     configs = [configured(arguments.config, arm, seed, arguments.overrides) for seed, arm in order]
     results: dict[str, list[Ran]] = {}
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for (seed, arm), one in zip(order, pool.map(ran, configs, repeat(arguments.split)), strict=True):
-            results.setdefault(arm, []).append(one)
+        for (seed, arm), outcome in zip(order, pool.map(ran, configs, repeat(arguments.split)), strict=True):
+            results.setdefault(arm, []).append(outcome)
             print(
-                f"seed {seed} {arm:<12} answers 1, 2: untrained {one.before.mean(0).round(3)}, trained "
-                f"{one.after.mean(0).round(3)}, {one.seconds:.0f} CPU-s",
+                f"seed {seed} {arm:<12} answers 1, 2: untrained {outcome.before.mean(0).round(3)}, trained "
+                f"{outcome.after.mean(0).round(3)}, {outcome.seconds:.0f} CPU-s",
                 flush=True,
             )
     printed(results, arguments.seeds)

@@ -195,16 +195,16 @@ def planned(case: TrainerCase) -> dict[str, int]:
     device = devices(job, strategy, 1, critic_parameters(job, _lookup))[0]
     rows = {"rollout, actor": case.generated, "rollout, guidance": case.generated}
     by_name = {phase.name: phase for phase in device.phases}
-    found = {
+    peaks = {
         name: round(phase_memory(job, strategy, device, phase, rows.get(name, case.rows), _lookup).total)
         for name, phase in by_name.items()
     }
     for role in ("actor", "guidance"):  # log-probabilities of the generated tokens
         read = phase_memory(job, strategy, device, replace(by_name[role], action="read"), case.rows, _lookup)
-        found[f"rollout, {role}"] = max(found[f"rollout, {role}"], round(read.total))
+        peaks[f"rollout, {role}"] = max(peaks[f"rollout, {role}"], round(read.total))
     values = phase_memory(job, strategy, device, replace(by_name["critic"], action="read"), case.rows, _lookup)
-    found["reference"] = max(found["reference"], round(values.total))  # advantages take the critic's values too
-    return found
+    peaks["reference"] = max(peaks["reference"], round(values.total))  # advantages take the critic's values too
+    return peaks
 
 
 def tracked(case: TrainerCase, folder: Path) -> dict[str, int]:
@@ -212,20 +212,20 @@ def tracked(case: TrainerCase, folder: Path) -> dict[str, int]:
     trainer = _trainer(case, folder)
     for phase in ("rollout", "insert", "critic", "advantages", "actor", "guidance"):
         trainer._phases[phase]()
-    state, found = trainer.state, dict[str, int]()
+    state, peaks = trainer.state, dict[str, int]()
     with Tracker() as tracker:
         for name, tensors in _standing(trainer).items():
             tracker.label(name, tensors)
         for role in ("actor", "guidance"):
             requests = _requests(trainer, role)
             speaker = Generator(trainer.roles, role, rows=trainer.rows, prompt_cache=False)
-            found[f"rollout, {role}"] = _peak(tracker, partial(speaker.generate, requests))
+            peaks[f"rollout, {role}"] = _peak(tracker, partial(speaker.generate, requests))
         assert trainer.critic_trainer is not None
-        found["critic"] = _peak(tracker, trainer._phases["critic"])
-        found["reference"] = _peak(tracker, trainer._phases["advantages"])
-        found["actor"] = _peak(tracker, lambda: trainer.policies.update_actor(state.episodes, state.batches))
-        found["guidance"] = _peak(tracker, lambda: trainer.policies.update_guidance(state.episodes, state.batches))
-    return found
+        peaks["critic"] = _peak(tracker, trainer._phases["critic"])
+        peaks["reference"] = _peak(tracker, trainer._phases["advantages"])
+        peaks["actor"] = _peak(tracker, lambda: trainer.policies.update_actor(state.episodes, state.batches))
+        peaks["guidance"] = _peak(tracker, lambda: trainer.policies.update_guidance(state.episodes, state.batches))
+    return peaks
 
 
 def _trainer(case: TrainerCase, folder: Path) -> Trainer:
@@ -251,7 +251,7 @@ def _standing(trainer: Trainer) -> dict[str, list[Tensor]]:
     modules = [*(base.model for base in bases.values()), roles.critic, roles.target.critic]
     assert trainer.critic_trainer is not None
     networks = [*trainer.policies.networks.values(), trainer.critic_trainer.network]
-    moments = [value for one in networks for state in one.optimizer.state.values() for value in state.values()]
+    moments = [value for network in networks for state in network.optimizer.state.values() for value in state.values()]
     return {
         "weights": [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())],
         "optimizer": [value for value in moments if isinstance(value, Tensor)],
@@ -264,7 +264,8 @@ def _requests(trainer: Trainer, role: str) -> list[GenerationRequest]:
     prompter, h = trainer.prompter, trainer.h
     count = 1 if role == "actor" else h.guidance.hints
     prompts = [
-        prompter.answer(one, []) if role == "actor" else prompter.hint(one, [], "", None) for one in trainer.problems
+        prompter.answer(problem, []) if role == "actor" else prompter.hint(problem, [], "", None)
+        for problem in trainer.problems
     ]
     return [
         GenerationRequest(prompt=prompt, key=("memory", at, k), max_tokens=h.longest_answer)
@@ -281,8 +282,8 @@ def _peak(tracker: Tracker, act: Any) -> int:
 
 def compared(case: TrainerCase, folder: Path) -> dict[str, tuple[int, int]]:
     """By phase, bytes planned and tracked."""
-    said, seen = planned(case), tracked(case, folder)
-    return {name: (said[name], seen[name]) for name in PHASES}
+    predicted, seen = planned(case), tracked(case, folder)
+    return {name: (predicted[name], seen[name]) for name in PHASES}
 
 
 def main() -> int:
@@ -297,8 +298,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         for at, case in drawn(range(values.first, values.drawn), values.seed, Path(name)):
             line = []
-            for phase, (said, seen) in compared(case, Path(name) / f"run{at}").items():
-                errors.setdefault(phase, []).append(said / seen - 1)
+            for phase, (predicted, seen) in compared(case, Path(name) / f"run{at}").items():
+                errors.setdefault(phase, []).append(predicted / seen - 1)
                 line.append(f"{phase} {seen / MIB:.1f} {errors[phase][-1]:+.2%}")
             print(f"{at:3} {case}: {'; '.join(line)}", flush=True)
     flat = [error for some in errors.values() for error in some]

@@ -83,9 +83,9 @@ def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[s
     command = [sys.executable, "-m", "r2v", "train_hierarchical", "--config", "config.yaml"]
     subprocess.run(command, cwd=folder, env=own, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    [place] = {path.resolve() for path in (folder / "outputs/hierarchical").glob("*") if (path / "final").exists()}
-    report = json.loads((place / "hierarchical_report.json").read_text())
-    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    [output] = {path.resolve() for path in (folder / "outputs/hierarchical").glob("*") if (path / "final").exists()}
+    report = json.loads((output / "hierarchical_report.json").read_text())
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return {
         "arm": arm,
         "seed": seed,
@@ -103,9 +103,11 @@ def table(outcomes: list[dict[str, Any]]) -> list[str]:
         "| arm | iterations | answer 1, untrained | trained | answer 2, untrained | trained | CPU-s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in outcomes:
-        cells = [f"{100 * one[when]['accuracy'][turn]:.1f}" for turn in range(2) for when in ("untrained", "trained")]
-        rows.append(f"| {one['arm']} | {one['iterations']} | {' | '.join(cells)} | {one['cpu_s']} |")
+    for outcome in outcomes:
+        cells = [
+            f"{100 * outcome[when]['accuracy'][turn]:.1f}" for turn in range(2) for when in ("untrained", "trained")
+        ]
+        rows.append(f"| {outcome['arm']} | {outcome['iterations']} | {' | '.join(cells)} | {outcome['cpu_s']} |")
     return rows
 
 
@@ -120,17 +122,19 @@ def main() -> None:
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES)
     parser.add_argument("--table", action="store_true", help="run nothing: print the table of what has run")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
-    asked = parser.parse_args()
-    if asked.table:
-        outcomes = [json.loads(line) for line in asked.outcomes.read_text().splitlines()]
+    arguments = parser.parse_args()
+    if arguments.table:
+        outcomes = [json.loads(line) for line in arguments.outcomes.read_text().splitlines()]
         print("\n".join(table(outcomes)))
-        if asked.picture is not None:
-            picture([{**one, "factor": 1.0, "after": {}} for one in outcomes], list(REAL_ARMS), asked.picture)
+        if arguments.picture is not None:
+            picture(
+                [{**outcome, "factor": 1.0, "after": {}} for outcome in outcomes], list(REAL_ARMS), arguments.picture
+            )
         return
-    model = asked.model or smollm2(asked.work / "model")
-    for arm in asked.arms:
-        done = run(arm, model, asked.work, asked.iterations, asked.seed)
-        with asked.outcomes.open("a") as file:
+    model = arguments.model or smollm2(arguments.work / "model")
+    for arm in arguments.arms:
+        done = run(arm, model, arguments.work, arguments.iterations, arguments.seed)
+        with arguments.outcomes.open("a") as file:
             file.write(json.dumps(done, separators=(",", ":")) + "\n")
         print("\n".join(table([done])), flush=True)
 

@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.hrl_study_page import chosen, known, picture, right, table
+from benchmarks.hrl_study_page import chosen, finished_runs, picture, right, table
 from r2v.config import Config, HierarchicalConfig, load
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
@@ -132,7 +132,7 @@ def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
         temperature=0.0,
         hints=1,
     )
-    return ["".join(str(int(one.turns[turn].score >= 0.5)) for one in episodes) for turn in range(2)]
+    return ["".join(str(int(episode.turns[turn].score >= 0.5)) for episode in episodes) for turn in range(2)]
 
 
 def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> None:
@@ -171,17 +171,17 @@ def _show(trainer: Trainer, h: HierarchicalConfig, lr: float, batches: Sequence[
     """Make one update for each batch of answers."""
     parameters = trainer.roles.parameters("actor")
     network = Network("actor", parameters, lr=lr, clip=h.grad_clip, micro_batch_size=64, setting="lr")
-    for said in batches:
-        known = torch.zeros(len(said), max(len(one.tokens) for one in said), dtype=torch.float64)
+    for answers in batches:
+        zeros = torch.zeros(len(answers), max(len(answer.tokens) for answer in answers), dtype=torch.float64)
         batch = TrainingBatch(
-            advantage=torch.ones(len(said), dtype=torch.float64),
-            beta=torch.zeros(len(said), dtype=torch.float64),
-            behaviour=known,
-            reference=known,
+            advantage=torch.ones(len(answers), dtype=torch.float64),
+            beta=torch.zeros(len(answers), dtype=torch.float64),
+            behaviour=zeros,
+            reference=zeros,
         )
         with trainer.roles.using("actor") as model:
-            loss = policy_loss_fn(model, "cpu", said, batch, replace(h, algorithm="reinforce", updates=1))
-            optimizer_step(network, range(len(said)), loss, POLICY_STATISTICS)
+            loss = policy_loss_fn(model, "cpu", answers, batch, replace(h, algorithm="reinforce", updates=1))
+            optimizer_step(network, range(len(answers)), loss, POLICY_STATISTICS)
 
 
 def _label(trainer: Trainer, problem: Problem, end: int) -> Completion:
@@ -200,8 +200,8 @@ class Untrained:
 
     def of(self, arm: str, trainer: Trainer, split: Split) -> list[str]:
         """As of `measured`."""
-        told = arm if arm.endswith("hints") else ""
-        key = (told, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
+        hinted = arm if arm.endswith("hints") else ""
+        key = (hinted, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
         if key not in self._known:
             self._known[key] = measured(trainer, word_problems(200, 0, split))
         return self._known[key]
@@ -240,7 +240,7 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
         "cpu_s": round(seconds),
         "before": untrained,
         "after": after,
-        "curve": [[one if one == one else None for one in pair] for pair in curve],
+        "curve": [[value if value == value else None for value in pair] for pair in curve],
     }
 
 
@@ -249,10 +249,10 @@ def to_run(
 ) -> Iterator[tuple[str, int, float]]:
     """Yield the missing runs in order: all arms under each seed at the first of the rates, then the others under the
     first seed; without rates, all arms under each seed at the arm's chosen ones."""
-    there = {(one["arm"], one["seed"], one["factor"]) for one in runs}
-    wanted = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
-    wanted += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
-    yield from (one for one in wanted if one not in there)
+    there = {(item["arm"], item["seed"], item["factor"]) for item in runs}
+    planned = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
+    planned += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
+    yield from (item for item in planned if item not in there)
 
 
 def main() -> None:
@@ -268,25 +268,29 @@ def main() -> None:
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
     parser.add_argument("--table", action="store_true", help="run nothing: print the table of all that has run")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
-    asked = parser.parse_args()
-    h = load(asked.config, SIZE).hierarchical
-    size = (asked.iterations or h.iterations, h.episodes)
-    if asked.table:
-        runs = known(asked.outcomes, *size)
+    arguments = parser.parse_args()
+    h = load(arguments.config, SIZE).hierarchical
+    size = (arguments.iterations or h.iterations, h.episodes)
+    if arguments.table:
+        runs = finished_runs(arguments.outcomes, *size)
         print("\n".join(table(runs, list(STUDY_ARMS))))
-        if asked.picture is not None:
-            picture(runs, list(STUDY_ARMS), asked.picture)
+        if arguments.picture is not None:
+            picture(runs, list(STUDY_ARMS), arguments.picture)
         return
-    asked.outcomes.parent.mkdir(exist_ok=True)
-    began, before, factors = time.monotonic(), Untrained(), [] if asked.chosen else asked.factors
-    while time.monotonic() - began < 60 * asked.minutes:
-        following = next(to_run(asked.arms, asked.seeds, factors, known(asked.outcomes, *size)), None)
+    arguments.outcomes.parent.mkdir(exist_ok=True)
+    began, before, factors = time.monotonic(), Untrained(), [] if arguments.chosen else arguments.factors
+    while time.monotonic() - began < 60 * arguments.minutes:
+        following = next(
+            to_run(arguments.arms, arguments.seeds, factors, finished_runs(arguments.outcomes, *size)), None
+        )
         if following is None:
             break
-        done = run(asked.config, *following, asked.iterations, before)
-        with asked.outcomes.open("a") as file:
+        done = run(arguments.config, *following, arguments.iterations, before)
+        with arguments.outcomes.open("a") as file:
             file.write(json.dumps(done, separators=(",", ":")) + "\n")
-        print(*following, f"{done['cpu_s']} CPU-s, eval {[right(one) for one in done['after']['eval']]}", flush=True)
+        print(
+            *following, f"{done['cpu_s']} CPU-s, eval {[right(digits) for digits in done['after']['eval']]}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -48,16 +48,16 @@ PAGE = ["uncertainty", "progress", "page", "tool"]
 FIXED = ("random_router", "entropy_router")
 
 
-def runner_of(config: Config, made: dict[str, Path], folder: Path) -> MethodRunner:
+def runner_of(config: Config, artifacts: dict[str, Path], folder: Path) -> MethodRunner:
     """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     settings = EvaluateSettings.of(config)
     return MethodRunner.of(
         settings,
         work,
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
-        router=made["router"],
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
+        router=artifacts["router"],
     )
 
 
@@ -78,8 +78,8 @@ def recorded(config: Config, runner: MethodRunner, cloned: set[str]) -> tuple[di
         kept_tasks = list(dict.fromkeys(spec.task.task_id for spec in fresh))[:count]
         specs += [spec for spec in fresh if spec.task.task_id in kept_tasks]
     played = play_many(runner.waves, runner.world, specs, GreedyActor(runner.llm.model, "teacher"))
-    kept = {episode.episode_id: episode for episode in played if episode.success}
-    return kept, {episode.metadata.task_id: str(episode.metadata.split) for episode in kept.values()}
+    successes = {episode.episode_id: episode for episode in played if episode.success}
+    return successes, {episode.metadata.task_id: str(episode.metadata.split) for episode in successes.values()}
 
 
 def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list[FeatureRow]:
@@ -107,8 +107,8 @@ def row_of(
     tasks = list(dict.fromkeys(episode.metadata.task_id for episode in episodes))
     success = np.array([[e.success for e in episodes if e.metadata.task_id == task] for task in tasks], float)
     low, high = cluster_bootstrap_ci(success, resamples=10_000)
-    steps, asked = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
-    share = 1.0 if method == "llm_only" else asked / steps
+    steps, llm_steps = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
+    share = 1.0 if method == "llm_only" else llm_steps / steps
     cost = float(np.mean([episode.total_cost for episode in episodes]))
     shown = "" if tau is None else f"{tau:.3f}"
     return (name, condition, f"{success.mean():.3f}", f"[{low:.3f}, {high:.3f}]", f"{share:.3f}", f"{cost:.4f}", shown)
@@ -129,19 +129,19 @@ def main() -> None:
     )
     config = dataclasses.replace(config, evaluation=evaluation)
     needed = ("bc", "preference", "verifier", "router", "router_features")
-    made = {name: published(config, name).folder for name in needed}
-    cloned = set(json.loads((made["bc"] / TASKS).read_text()))
+    artifacts = {name: published(config, name).folder for name in needed}
+    cloned = set(json.loads((artifacts["bc"] / TASKS).read_text()))
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        runner = runner_of(config, made, Path(folder))
-        played = read_rows(made["router_features"] / "router_features.jsonl")
+        runner = runner_of(config, artifacts, Path(folder))
+        played = read_rows(artifacts["router_features"] / "router_features.jsonl")
         plain = dataclasses.replace(config.router, features=PAGE)
         learnt = {"executed": fit(labelled(played, "counterfactual"), plain, config.seed)}
-        asked = labelled(imputed_rows(config, runner, cloned), "imputed")
-        learnt["imputed"] = fit(asked, dataclasses.replace(plain, label="imputed"), config.seed)
+        imputed_labels = labelled(imputed_rows(config, runner, cloned), "imputed")
+        learnt["imputed"] = fit(imputed_labels, dataclasses.replace(plain, label="imputed"), config.seed)
         executed = labelled(played, "counterfactual")
         for name, model in learnt.items():
-            own_labels = report(model, executed if name == "executed" else asked)["calibration"]
+            own_labels = report(model, executed if name == "executed" else imputed_labels)["calibration"]
             gains = report(model, executed)["calibration"]
             print(f"{name}: AUROC of its own labels {own_labels['auroc']}, of executed gains {gains['auroc']}")
         routed = {name: with_router(runner, name, model) for name, model in learnt.items()}
@@ -150,9 +150,11 @@ def main() -> None:
             name: placed_by_playing(config, routed[name], [model.predict(row.features) for row in own])
             for name, model in learnt.items()
         }
-        held = [(learnt["imputed"].predict(r.features), not r.disagrees) for r in asked if r.split == "calibration"]
+        held = [
+            (learnt["imputed"].predict(r.features), not r.disagrees) for r in imputed_labels if r.split == "calibration"
+        ]
         on_records = placed_on_records(held, config.router.budget)
-        print("imputed, placed on records:", on_records)
+        print("imputed router, threshold placed on recorded steps:", on_records)
         settings = EvaluateSettings.of(config)
         calibration = settings.calibration_specs(runner.world.benchmark)
         methods = ("r2v", "disagreement_router", *FIXED)

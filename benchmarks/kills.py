@@ -141,9 +141,9 @@ def litter(folder: Path) -> list[str]:
 
 def drawn_kills(number: int, state: dict[str, Any], each: int) -> dict[str, int]:
     """Return a round's number of kills per stage: one or two, while the stage has had fewer than `each`."""
-    made = Counter(state["kills"])
-    twice = {place: uniform("kills", number, place) < 0.5 for place in state["spans"]}
-    return {place: min(2 if twice[place] else 1, each - made[place]) for place in twice if made[place] < each}
+    counts = Counter(state["kills"])
+    twice = {stage: uniform("kills", number, stage) < 0.5 for stage in state["spans"]}
+    return {stage: min(2 if twice[stage] else 1, each - counts[stage]) for stage in twice if counts[stage] < each}
 
 
 def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, save: Callable[[], None]) -> list[str]:
@@ -153,23 +153,23 @@ def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, s
     kills = drawn_kills(number, state, values.each)
     while True:
         moments = {
-            place: state["spans"][place] * uniform("moment", number, place, left)
-            for place, left in kills.items()
+            stage: state["spans"][stage] * uniform("moment", number, stage, left)
+            for stage, left in kills.items()
             if left
         }
-        one = attempt(folder, values, log)
-        code = one.end(moments)
+        process = attempt(folder, values, log)
+        code = process.end(moments)
         if code is None:
-            kills[one.place] -= 1
-            state["kills"].append(one.place)
+            kills[process.place] -= 1
+            state["kills"].append(process.place)
             save()
-            print(f"  kill {len(state['kills']):3} in round {number}: {one.place}", flush=True)
+            print(f"  kill {len(state['kills']):3} in round {number}: {process.place}", flush=True)
         elif code:
-            return [f"round {number}: `r2v run` ended with {code}; see {log}"]
+            return [f"round {number}: `r2v run` ended with exit code {code}; see {log}"]
         else:
             break
-    found, expected = content(folder), state["expected"]
-    wrong = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
+    files, expected = content(folder), state["expected"]
+    wrong = [name for name in sorted(files.keys() | expected.keys()) if files.get(name) != expected.get(name)]
     wrong += litter(folder)
     if not wrong:
         shutil.rmtree(folder)
@@ -181,18 +181,18 @@ def undisturbed(values: argparse.Namespace) -> dict[str, Any] | None:
     folder, log = values.state / "undisturbed", values.state / "undisturbed.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    one = attempt(folder, values, log)
-    if one.end({}):
+    process = attempt(folder, values, log)
+    if process.end({}):
         return None
-    state = {"kills": [], "round": 0, "wrong": [], "expected": content(folder), "spans": one.spans}
+    state = {"kills": [], "round": 0, "wrong": [], "expected": content(folder), "spans": process.spans}
     return {**state, "commit": git_commit()}
 
 
 def report(state: dict[str, Any]) -> None:
     """Print the number of kills per stage, and the files that differ."""
-    made = Counter(state["kills"])
-    for place, seconds in state["spans"].items():
-        print(f"{place:20} {made[place]:4} kills   {seconds:6.2f} CPU-s undisturbed")
+    counts = Counter(state["kills"])
+    for stage, seconds in state["spans"].items():
+        print(f"{stage:20} {counts[stage]:4} kills   {seconds:6.2f} CPU-s undisturbed")
     files, kills = len(state["expected"]), len(state["kills"])
     print(f"{kills} kills in {state['round']} rounds, {files} files each: {state['wrong'] or 'every byte is the same'}")
 
@@ -208,27 +208,27 @@ def main() -> int:
     values.stages = tuple(row.name for row in JOBS if row.enabled(load(str(values.config))))
     values.each = math.ceil(values.kills / (len(values.stages) + 1))
     values.state.mkdir(parents=True, exist_ok=True)
-    kept = values.state / "state.json"
-    state = json.loads(kept.read_text()) if kept.exists() else undisturbed(values)
+    state_file = values.state / "state.json"
+    state = json.loads(state_file.read_text()) if state_file.exists() else undisturbed(values)
     if state is None:
         print(f"the undisturbed run failed; see {values.state}/undisturbed.log")
         return 1
 
     def save() -> None:
-        write_json(kept, state)
+        write_json(state_file, state)
 
     save()
     if state.get("commit") != git_commit():  # which results name
-        print(f"what lies in {values.state} was made at another commit; name another --state")
+        print(f"{values.state} was made at another commit; name another --state")
         return 1
     if {*values.stages, START} != state["spans"].keys():
-        print(f"watched {sorted(state['spans'])}, and the stages are {sorted(values.stages)}; another --state?")
+        print(f"{values.state} has stages {sorted(state['spans'])}, not {sorted(values.stages)}; name another --state")
         return 1
-    while min(Counter(state["kills"])[place] for place in state["spans"]) < values.each:
+    while min(Counter(state["kills"])[stage] for stage in state["spans"]) < values.each:
         state["wrong"] += play_round(state["round"], state, values, save)
         state["round"] += 1
         save()
-        print(f"round {state['round']} has ended: {state['wrong'] or 'every byte is the same'}", flush=True)
+        print(f"round {state['round']} ended: {state['wrong'] or 'every byte is the same'}", flush=True)
     report(state)
     return 1 if state["wrong"] else 0
 

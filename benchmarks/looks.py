@@ -54,10 +54,10 @@ def read_looks(path: Path) -> list[Look]:
 def open_look(path: Path, look: Look) -> None:
     """Record a look; one that the study has recorded before stays as it is. Raises UsageError for tasks that another
     study, or this one in another range, has read, unless `look.again` gives the reason."""
-    known = read_looks(path)
-    if any((one.study, one.first, one.count) == (look.study, look.first, look.count) for one in known):
+    looks = read_looks(path)
+    if any((other.study, other.first, other.count) == (look.study, look.first, look.count) for other in looks):
         return
-    read = next((one for one in known if one.overlaps(look)), None)
+    read = next((other for other in looks if other.overlaps(look)), None)
     if read is not None and not look.again:
         raise UsageError(
             f"{look.world} tasks {look.first} to {look.first + look.count - 1}: {read.study} read {read.first} to "

@@ -130,16 +130,16 @@ class Run:
 
     def methods(self, condition: str) -> list[str]:
         """Those with a curve."""
-        known = [one["method"] for one in self.outcomes if one["condition"] == condition]
-        return [method for method in dict.fromkeys(known) if method not in (WEAK, STRONG)]
+        names = [row["method"] for row in self.outcomes if row["condition"] == condition]
+        return [method for method in dict.fromkeys(names) if method not in (WEAK, STRONG)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
         """APGR in every draw of tasks, (draws,)."""
         drawn = {}
-        for one in self.outcomes:
-            if one["condition"] == condition and one["method"] in (WEAK, STRONG, method):
-                columns = (np.array(one[name], float) for name in ("usd", "success"))
-                drawn[one["method"], one["point"]] = [counts @ column / counts.sum(axis=1) for column in columns]
+        for row in self.outcomes:
+            if row["condition"] == condition and row["method"] in (WEAK, STRONG, method):
+                columns = (np.array(row[name], float) for name in ("usd", "success"))
+                drawn[row["method"], row["point"]] = [counts @ column / counts.sum(axis=1) for column in columns]
         points = [value for (name, _), value in drawn.items() if name == method]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*points, strict=True))
         low, high = (tuple(drawn[end, MAIN]) for end in (WEAK, STRONG))
@@ -176,7 +176,7 @@ def table(runs: Sequence[Run], condition: str) -> list[str]:
     for label, (lead, name) in sorted(names.items(), key=lambda pair: pair[1][0][:, 0].mean()):
         shown = [run.verdicts(condition, name) for run in runs]
         counted = " | ".join(
-            f"{sum(verdict in one for one in shown)} of {len(runs)}" for verdict in ("higher", "lower")
+            f"{sum(verdict in row for row in shown)} of {len(runs)}" for verdict in ("higher", "lower")
         )
         rows.append(f"| {label} | {_lead(runs, lead, shares)} | {counted} |")
     rows.append(f"| the best of each run | {_lead(runs, np.stack(of_each), shares)} | | |")
@@ -188,7 +188,7 @@ def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
     mean = (lead * shares).sum(axis=0)
     cells = [f"{mean[0]:+.3f} {bounds(mean[1:])}"]
     for kernels in KERNELS:
-        of_kind = [one[0] for run, one in zip(runs, lead, strict=True) if run.facts["kernels"] == kernels]
+        of_kind = [row[0] for run, row in zip(runs, lead, strict=True) if run.facts["kernels"] == kernels]
         cells.append(f"{np.mean(of_kind):+.3f}" if of_kind else "")
     return " | ".join([*cells, f"{lead[:, 0].min():+.3f}", f"{lead[:, 0].max():+.3f}"])
 
@@ -196,21 +196,23 @@ def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
 def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
     """Counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
     estimate, then in every draw of tasks and of training seeds."""
-    tasks = len(next(one for one in runs[0].outcomes if one["condition"] == condition)["tasks"])
+    tasks = len(next(row for row in runs[0].outcomes if row["condition"] == condition)["tasks"])
     by_task = generator_of(tasks).multinomial(tasks, [1 / tasks] * tasks, size=DRAWS)
     counts = np.concatenate([np.ones((1, tasks)), by_task]).astype(float)
     seeds = [run.facts["seed"] for run in runs]
-    known = sorted(set(seeds))
-    by_seed = generator_of(-len(known)).multinomial(len(known), [1 / len(known)] * len(known), size=DRAWS)
-    drawn = np.concatenate([np.ones((1, len(known))), by_seed])
-    weights = np.stack([drawn[:, known.index(seed)] / seeds.count(seed) for seed in seeds])
+    unique_seeds = sorted(set(seeds))
+    by_seed = generator_of(-len(unique_seeds)).multinomial(
+        len(unique_seeds), [1 / len(unique_seeds)] * len(unique_seeds), size=DRAWS
+    )
+    drawn = np.concatenate([np.ones((1, len(unique_seeds))), by_seed])
+    weights = np.stack([drawn[:, unique_seeds.index(seed)] / seeds.count(seed) for seed in seeds])
     return counts, weights / weights.sum(axis=0)
 
 
 def leads(folder: Path = OUTCOMES) -> list[str]:
     """Return the leads of the finished runs. Raises FileNotFoundError if there are none."""
     runs = _stored(folder)
-    conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
+    conditions = dict.fromkeys(row["condition"] for row in runs[0].outcomes)
     return [line for condition in conditions for line in table(runs, condition)][:-1]
 
 

@@ -154,18 +154,18 @@ def _places(root: Path, module: str) -> list[_Place]:
             seen[what] += 1
             digest = hashlib.sha256(f"{what}|{seen[what]}".encode()).hexdigest()[:16]
             places.append(_Place(id=digest, operator=operator, occurrence=occurrence, line=start[0]))
-    return sorted(places, key=lambda place: place.id)
+    return sorted(places, key=lambda position: position.id)
 
 
 def _mutants(root: Path, module: str, places: list[_Place]) -> Iterator[Mutant]:
     """The mutants of these places, without those that are no Python or mean the same."""
     text = (root / "r2v" / f"{module}.py").read_text()
     meaning = ast.dump(ast.parse(text))
-    for place in places:
-        code = _mutated(text, place.operator, place.occurrence)
+    for position in places:
+        code = _mutated(text, position.operator, position.occurrence)
         if _meaning(code) not in (None, meaning):
             before, after = _changed_lines(text, code)
-            yield Mutant(id=place.id, module=module, line=place.line, before=before, after=after, code=code)
+            yield Mutant(id=position.id, module=module, line=position.line, before=before, after=after, code=code)
 
 
 def _operators() -> list[tuple[str, Operator]]:

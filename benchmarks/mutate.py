@@ -88,23 +88,23 @@ def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace
         for module, mutants in sample.items():
             for mutant in mutants:
                 if time.monotonic() > until:
-                    print("the time is up: the same command goes on from here", flush=True)
+                    print("time is up; repeat the command to resume", flush=True)
                     return
                 if reason_of(mutant) is None:
-                    known = results.get(mutant.id, {})
-                    result = tried(mutant, tree, known, baselines, near=options.near)
-                    log.write(json.dumps({**known, **result}) + "\n")
+                    earlier = results.get(mutant.id, {})
+                    result = tried(mutant, tree, earlier, baselines, near=options.near)
+                    log.write(json.dumps({**earlier, **result}) + "\n")
                     log.flush()
                     print(f"{result['outcome']:10s} {mutant.id} {module}:{mutant.line}", flush=True)
 
 
 def tried(
-    mutant: Mutant, tree: Path, known: dict[str, Any], baselines: dict[tuple[str, ...], Baseline], *, near: bool
+    mutant: Mutant, tree: Path, earlier: dict[str, Any], baselines: dict[tuple[str, ...], Baseline], *, near: bool
 ) -> dict[str, Any]:
     """The mutant's result: `caught`, `timed out` or `survived`, and the hash of each set of tests it has survived."""
-    if known.get("outcome") in ("caught", "timed out"):
-        return known
-    met = dict(known.get("met", {}))
+    if earlier.get("outcome") in ("caught", "timed out"):
+        return earlier
+    met = dict(earlier.get("met", {}))
     for name, tests in list(test_sets(tree, mutant.module).items())[: 1 if near else None]:
         digest = digest_of(tree, tests)
         if met.get(name) == digest:
@@ -166,7 +166,7 @@ def baseline(tree: Path, tests: tuple[str, ...]) -> Baseline:
     if code not in (0, 1) or len(failed) > 3:
         raise SystemExit(f"without a mutant, pytest ends with {code} for: {' '.join(tests)}")
     if failed:
-        print(f"left out, for they fail without a mutant too: {', '.join(failed)}", flush=True)
+        print(f"left out, as they fail without a mutant: {', '.join(failed)}", flush=True)
     return Baseline(cpu=cpu, left_out=failed)
 
 

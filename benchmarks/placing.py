@@ -48,9 +48,9 @@ def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) ->
 def point_of(played: Sequence[Walked]) -> OperatingPoint:
     """Return shares and cost of the episodes of one threshold."""
     return OperatingPoint(
-        llm_call_rate=sum(sum(one.asked) for one in played) / sum(len(one.asked) for one in played),
-        cost=fmean(one.cost for one in played),
-        success=fmean(one.success for one in played),
+        llm_call_rate=sum(sum(episode.asked) for episode in played) / sum(len(episode.asked) for episode in played),
+        cost=fmean(episode.cost for episode in played),
+        success=fmean(episode.success for episode in played),
     )
 
 
@@ -61,7 +61,7 @@ def placed(
     named = {rival.name: rival for rival in scores}
     searches: dict[tuple[str, str], RateSearch] = {}
     for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in scores]), strict=True):
-        seen, alone = [score for one in played for score in one.scores], point_of(played)
+        seen, alone = [score for episode in played for score in episode.scores], point_of(played)
         searches |= {(name, str(at)): RateSearch(seen, target, by=by, alone=alone) for at, target in enumerate(targets)}
 
     def play(plans: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
@@ -78,7 +78,7 @@ def placements(trees: Sequence[RoutingTree], methods: Mapping[str, Method], path
     if reference.name not in stored:
         stored |= _plain(placed(trees, [reference], SHARES, "llm_call_rate"))
     if missing := [score for name, score in scores.items() if name not in stored]:
-        dollars = [one["cost"] for one in stored[reference.name]]
+        dollars = [placement["cost"] for placement in stored[reference.name]]
         stored |= _plain(placed(trees, missing, dollars, "cost"))
     for name, method in methods.items():
         if isinstance(method, Family) and name not in stored:
@@ -89,7 +89,7 @@ def placements(trees: Sequence[RoutingTree], methods: Mapping[str, Method], path
 
 def _plain(choices: Mapping[str, list[Choice]]) -> Placements:
     return {
-        name: [{"score": name, "tau": one.tau, **asdict(one.outcome)} for one in chosen]
+        name: [{"score": name, "tau": choice.tau, **asdict(choice.outcome)} for choice in chosen]
         for name, chosen in choices.items()
     }
 
@@ -111,8 +111,8 @@ def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Place
 def _solved(played: Sequence[Walked]) -> dict[str, float]:
     """Share of solved episodes by task."""
     by_task: dict[str, list[bool]] = {}
-    for one in played:
-        by_task.setdefault(one.task_id, []).append(one.success)
+    for episode in played:
+        by_task.setdefault(episode.task_id, []).append(episode.success)
     return {task: fmean(successes) for task, successes in by_task.items()}
 
 

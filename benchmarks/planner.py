@@ -165,11 +165,11 @@ class GuardCase:
 
     def alone(self) -> float:
         """The planner's answer for the phase's own model alone."""
-        known = lookup(self.case())
+        measured = lookup(self.case())
         predicted = self.micro_batch * (self.tokens - 1 if self.case().completions else self.tokens)
-        peak = known.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
-        trains = any(moment.stretch == "step" for moment in known.moments)
-        return peak.size + known.weights + (2 * known.trained_bytes if trains else 0)
+        peak = measured.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
+        trains = any(moment.stretch == "step" for moment in measured.moments)
+        return peak.size + measured.weights + (2 * measured.trained_bytes if trains else 0)
 
 
 def _critic(training: TrainingJob) -> MeasuredCase:
@@ -240,13 +240,13 @@ def families() -> None:
                 single_chunk=True, **how,
             )  # fmt: skip
             try:
-                known, shape = lookup(case), FixedShape(rows=8, tokens=512, predicted=512)
+                measured, shape = lookup(case), FixedShape(rows=8, tokens=512, predicted=512)
             except R2VError as error:
                 print(f"{family:12} {way:13} refused: {error}", flush=True)
                 continue
             run = rehearse(case, shape)
-            said = known.peak(_STRETCHES, rows=8, tokens=512).size + run.static
-            errors.append(said / run.peak - 1)
+            predicted = measured.peak(_STRETCHES, rows=8, tokens=512).size + run.static
+            errors.append(predicted / run.peak - 1)
             print(f"{family:12} {way:13} {run.peak / MIB:9.1f} MiB {errors[-1]:+9.4%}", flush=True)
     _print_errors("planner", errors)
 
@@ -345,13 +345,16 @@ _DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...]
 class Shipping:
     """Measures in this process, and stores cases that the package lacks in its own folder, one file per model."""
 
-    def __call__(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
-        result, values = answer(asked), asked.model if isinstance(asked, MeasuredCase) else asked
-        key = asked.key if isinstance(asked, MeasuredCase) else store.sizes_key(asked)
+    def __call__(self, case: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
+        result, values = answer(case), case.model if isinstance(case, MeasuredCase) else case
+        key = case.key if isinstance(case, MeasuredCase) else store.sizes_key(case)
         text = values.get("text_config") or values
         path = SHIPPED / f"{values['model_type']}-{text.get('hidden_size', '')}x{text['num_hidden_layers']}.json"
         before = json.loads(path.read_text()) if path.exists() else {}
-        lines = [f"{json.dumps(one)}: {json.dumps(record)}" for one, record in sorted({**before, key: result}.items())]
+        lines = [
+            f"{json.dumps(case_key)}: {json.dumps(record)}"
+            for case_key, record in sorted({**before, key: result}.items())
+        ]
         path.parent.mkdir(exist_ok=True)
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return result
@@ -429,17 +432,19 @@ def compare(only: str, cuda: bool) -> None:
     for case, _ in guard_cases():
         if only not in case.name:
             continue
-        said = case.alone()
+        predicted = case.alone()
         try:
             seen = case.whole(rehearse_on_gpu if cuda else whole)
         except torch.OutOfMemoryError:
-            print(f"{said / MIB:10.1f}       larger than this GPU: {case.name}")
+            print(f"{predicted / MIB:10.1f}       larger than this GPU: {case.name}")
             continue
-        known = lookup(case.case())
-        state = known.weights + 3 * known.trained_bytes
-        errors.append(said / seen - 1)
+        measured = lookup(case.case())
+        state = measured.weights + 3 * measured.trained_bytes
+        errors.append(predicted / seen - 1)
         peers.append((rule_of_thumb(case) + state) / seen - 1)
-        print(f"{said / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+9.3%} {peers[-1]:+8.0%}  {case.name}", flush=True)
+        print(
+            f"{predicted / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+9.3%} {peers[-1]:+8.0%}  {case.name}", flush=True
+        )
     _print_errors("planner", errors)
     _print_errors("rule of thumb", peers)
     print(f"{time.process_time() - start:.0f} CPU-s")

@@ -62,24 +62,25 @@ def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
         lines = [lines[2 + at] for lines in pieces]
         if any((line["recipe"], line["rate"]) != (name, rate) for line in lines):
             raise UsageError(f"{name} at {rate}: a piece holds other recipes: make it anew")
-        gains = np.stack([digits(line) - digits(one[1]) for line, one in zip(lines, pieces, strict=True)])
+        gains = np.stack([digits(line) - digits(piece[1]) for line, piece in zip(lines, pieces, strict=True)])
         accepted = np.array([line["acceptance"]["accepted"] for line in lines])
-        for head, line, one, gain in zip(heads, lines, pieces, gains, strict=True):
-            kept = "accepted" if line["acceptance"]["accepted"] else "thrown away"
-            made = [str(line["examples"]), str(line["updates"])]
-            success = [f"{digits(one[1]).mean():.3f}", f"{digits(line).mean():.3f}"]
-            rows.append([name, rate, str(head["student"]), *made, *success, *_lead(gain.mean(), counts @ gain), kept])
+        for head, line, piece, gain in zip(heads, lines, pieces, gains, strict=True):
+            acceptance = "accepted" if line["acceptance"]["accepted"] else "thrown away"
+            trained_on = [str(line["examples"]), str(line["updates"])]
+            success = [f"{digits(piece[1]).mean():.3f}", f"{digits(line).mean():.3f}"]
+            own = _lead(gain.mean(), counts @ gain)
+            rows.append([name, rate, str(head["student"]), *trained_on, *success, *own, acceptance])
         draws = np.take_along_axis(gains @ counts.T, drawn.T, axis=0).mean(axis=0)
-        told = _lead(gains.mean(), draws)
-        rows.append([name, rate, "all", "", "", "", "", *told, f"{accepted.sum()} of {students} accepted"])
+        executed = _lead(gains.mean(), draws)
+        rows.append([name, rate, "all", "", "", "", "", *executed, f"{accepted.sum()} of {students} accepted"])
         published_gains = gains * accepted[:, None]
         published_draws = np.take_along_axis(published_gains @ counts.T, drawn.T, axis=0).mean(axis=0)
         lead, detectable = _lead(published_gains.mean(), published_draws)
         low = percentile_interval(published_draws)
         verdict = "yes" if low is not None and low[0] > 0 else "no"
         verdicts.append(
-            f"- preference step, {name} at {rate}: earns its place: {verdict}, {lead} success as published, {told[0]} "
-            f"as trained; detectable {detectable or 'nothing'} and {told[1] or 'nothing'}"
+            f"- preference step, {name} at {rate}: earns its place: {verdict}, {lead} success as published, "
+            f"{executed[0]} as trained; detectable {detectable or 'nothing'} and {executed[1] or 'nothing'}"
         )
     numbers = ", ".join(str(head["student"]) for head in heads)
     first = heads[0]["first_task"]
@@ -102,10 +103,10 @@ def main() -> None:
     """Print the table of the pieces that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
-    asked = parser.parse_args()
-    paths = sorted(asked.out.glob("student-*.jsonl.zst"))
+    arguments = parser.parse_args()
+    paths = sorted(arguments.out.glob("student-*.jsonl.zst"))
     if not paths:
-        raise SystemExit(f"{asked.out}: no pieces")
+        raise SystemExit(f"{arguments.out}: no pieces")
     print("\n".join(table([read_piece(path) for path in paths])))
 
 

@@ -29,9 +29,9 @@ from r2v.policy.prompt_encoder import Encoder, build_messages
 RESERVE = 256
 
 
-def pages(made: Any, text: str, tokens: int, steps: int) -> list[str]:
+def pages(tokenizer: Any, text: str, tokens: int, steps: int) -> list[str]:
     """Return distinct observations of about `tokens` tokens each."""
-    each = len(text) * tokens // len(made(text, add_special_tokens=False)["input_ids"])
+    each = len(text) * tokens // len(tokenizer(text, add_special_tokens=False)["input_ids"])
     return [f"page {i}\n" + (text[997 * i :] + text[: 997 * i])[:each] for i in range(steps)]
 
 
@@ -58,17 +58,17 @@ def episode(encoder: Encoder, seen: Sequence[str]) -> list[list[int]]:
     return [encoder(build_messages("read the manual", seen[: t + 1], actions[:t])) for t in range(len(seen))]
 
 
-def measure(made: Any, text: str, steps: int) -> str:
+def measure(tokenizer: Any, text: str, steps: int) -> str:
     """Return one row of the table."""
-    short, long = pages(made, text, 4000, steps), pages(made, text, 20000, 8)
+    short, long = pages(tokenizer, text, 4000, steps), pages(tokenizer, text, 20000, 8)
     cells = [
-        f"{shared(episode(Encoder(made, max_seq_len=length, reserve=RESERVE), short)):6.2f}"
+        f"{shared(episode(Encoder(tokenizer, max_seq_len=length, reserve=RESERVE), short)):6.2f}"
         for length in (1 << 14, 1 << 15)
     ]
     for length in (1 << 12, 1 << 15):
-        encoder = Encoder(made, max_seq_len=length, reserve=RESERVE)
+        encoder = Encoder(tokenizer, max_seq_len=length, reserve=RESERVE)
         cells.append(f"{milliseconds(lambda encoder=encoder: episode(encoder, long)) / len(long):6.1f}")  # type: ignore[misc]
-    bound = milliseconds(lambda: [made(page, add_special_tokens=False) for page in long]) / len(long)
+    bound = milliseconds(lambda: [tokenizer(page, add_special_tokens=False) for page in long]) / len(long)
     return " ".join([*cells, f"{bound:6.1f}", "joined" if encoder.concatenative else "rendered"])
 
 

@@ -89,8 +89,8 @@ def run_stages(config: Path, work: Path, minutes: float) -> bool:
         command = [sys.executable, "-m", "r2v", *stage.split(), "--config", str(config)]
         done = subprocess.run(command, cwd=work, env=environment)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        spent[stage] = spent.get(stage, 0.0) + taken
+        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        spent[stage] = spent.get(stage, 0.0) + cpu_seconds
         spent_at.write_text(json.dumps(spent, indent=1))
         if done.returncode:
             sys.exit(f"real_model: {stage} ended with exit code {done.returncode}")
@@ -106,7 +106,7 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     work = given.work.resolve()
     if not run_stages(configuration(smollm2(work / "SmolLM2-135M-Instruct"), work), work, given.minutes):
-        print("real_model: to be gone on with: call it again")
+        print("real_model: stages remain; repeat the command to resume")
         return
     print(main_table(work / "results/smollm2/structured_results/main_table.csv"))
     spent = json.loads((work / "cpu.json").read_text())

@@ -63,7 +63,7 @@ def played(config: Config, split: str, tasks: int, folder: Path) -> float:
     world = RolloutWorld(desk, config.perturbations, config.inference)
     selection = TaskSelection.training(config) if split == "train" else TaskSelection.evaluation(config, "noisy")
     specs = episode_specs(desk, split, [1], selection, method="agent", limit=tasks)
-    return fmean(one.success for one in play_many(waves, world, specs, GreedyActor(llm, "teacher")))
+    return fmean(episode.success for episode in play_many(waves, world, specs, GreedyActor(llm, "teacher")))
 
 
 def measure(name: str, tasks: int) -> None:
@@ -87,9 +87,9 @@ def measure(name: str, tasks: int) -> None:
         _r2v(root, "import", "data/served/default")
         (run,) = DataRegistry(root / "data").query()
         words = ["--overrides", *words, f"data.runs=[{run.run_id}]", "router.budget=0.3"]
-        told = _r2v(root, "run", *words)
+        output = _r2v(root, "run", *words)
         _r2v(root, "export", "bundle", *words)
-        print(f"{name}: " + next(line.strip() for line in told.splitlines() if "n = " in line))
+        print(f"{name}: " + next(line.strip() for line in output.splitlines() if "n = " in line))
         for who, bundle in (("LLM alone", None), ("served pair", root / "bundle")):
             before = len(emulator.ledger().bills)
             success, share = _through(root, serving, "evaluation", tasks, bundle)
@@ -107,13 +107,13 @@ def _through(root: Path, serving: dict[str, Any], split: str, tasks: int, bundle
     async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
         async with listening(
             config, root, record=True, bundle=bundle, keys={"agent": os.environ["AGENT_API_KEY"]}
-        ) as made:
-            ready(made)
+        ) as server:
+            ready(server)
             await stop.wait()
 
-    with in_thread(main) as place:
-        success = played(agent(f"{place.url}/v1", "r2v", "AGENT_API_KEY"), split, tasks, root / f"agent-{name}")
-    turns = [row for row in read_traffic(place.folder) if row["kind"] == "turn"]
+    with in_thread(main) as server:
+        success = played(agent(f"{server.url}/v1", "r2v", "AGENT_API_KEY"), split, tasks, root / f"agent-{name}")
+    turns = [row for row in read_traffic(server.folder) if row["kind"] == "turn"]
     return success, fmean(row["source"] == "llm" for row in turns)
 
 

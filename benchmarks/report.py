@@ -55,20 +55,22 @@ def main() -> int:
     return int(size > MOST_MB or listed > MOST_SECONDS)
 
 
-def repeated(source: Path, target: Path, wanted: int) -> int:
+def repeated(source: Path, target: Path, count: int) -> int:
     """Copy a results folder, its tasks under more names until there are `wanted` episodes; return their number."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("gains"))
     setup = read_setup(target)
     once = sum(len(setup.tasks_of(*cell)) for cell in setup.cells() if cell[2] == MAIN) * len(setup.seeds)
-    times = -(-wanted // once)
+    times = -(-count // once)
     for path, _, _, point in planned_files(target, setup):
         episodes = list(TrajectoryStore(path).iter_episodes()) if point == MAIN else []
         path.unlink()
         if episodes:
             lines = (
-                to_line(replace(one, metadata=replace(one.metadata, task_id=f"{one.metadata.task_id}-{copy}")))
+                to_line(
+                    replace(episode, metadata=replace(episode.metadata, task_id=f"{episode.metadata.task_id}-{copy}"))
+                )
                 for copy in range(times)
-                for one in episodes
+                for episode in episodes
             )
             write_lines(path.with_suffix(""), lines)
     tasks = {name: [f"{task}-{copy}" for copy in range(times) for task in ids] for name, ids in setup.tasks.items()}

@@ -118,9 +118,9 @@ def plot(folder: Path = FOLDER, path: Path = PLOT) -> Path:
             for row in rows:
                 if row["study"] == study and row["method"] in order:
                     low, mean, high = (float(row[name]) for name in ("APGR, low", "APGR", "APGR, high"))
-                    colour, place = PALETTE[row["method"] != OURS], order.index(row["method"])
-                    axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
-                    axes.plot(mean, place, MARKERS[row["method"] != OURS], color=colour, markersize=4)
+                    colour, row_at = PALETTE[row["method"] != OURS], order.index(row["method"])
+                    axes.plot([low, high], [row_at, row_at], color=colour, linewidth=1.5)
+                    axes.plot(mean, row_at, MARKERS[row["method"] != OURS], color=colour, markersize=4)
             axes.set(title=title, xlabel="APGR")
         panels[0].set_yticks(range(len(order)), order)
         written = save(figure, path, "svg")

@@ -48,14 +48,18 @@ def table(folder: Path) -> list[str]:
     tables = folder / "structured_results" if (folder / "structured_results").exists() else folder
     with (tables / "per_seed.csv").open() as lines:
         per_seed = list(csv.DictReader(lines))
-    made = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     with (tables / "main_table.csv").open() as lines:
         for row in csv.DictReader(lines):
-            same = [one for one in per_seed if (one["method"], one["condition"]) == (row["method"], row["condition"])]
-            seeds = ", ".join(f"{float(one['success_rate']):.3f}" for one in same)
+            same = [
+                seed_row
+                for seed_row in per_seed
+                if (seed_row["method"], seed_row["condition"]) == (row["method"], row["condition"])
+            ]
+            seeds = ", ".join(f"{float(seed_row['success_rate']):.3f}" for seed_row in same)
             success, *others = (interval(row, column, digits) for column, digits in COLUMNS)
-            made.append("| " + " | ".join((row["method"], row["condition"], success, seeds, *others)) + " |")
-    return made
+            rows.append("| " + " | ".join((row["method"], row["condition"], success, seeds, *others)) + " |")
+    return rows
 
 
 if __name__ == "__main__":

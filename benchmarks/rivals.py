@@ -83,7 +83,7 @@ def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
     own, *others = members
 
     def outcome(name: str) -> OperatingPoint:
-        return OperatingPoint(**{one.name: members[name][one.name] for one in fields(OperatingPoint)})
+        return OperatingPoint(**{field.name: members[name][field.name] for field in fields(OperatingPoint)})
 
     if num_tasks < FEWEST_TASKS:
         return own
@@ -109,18 +109,18 @@ def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str,
     """Return parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend,
     the gain alone and, if the rows have it, case support."""
     cfg, seed = config.router, config.seed
-    made: dict[str, Method] = {
+    methods: dict[str, Method] = {
         BLEND: own_score(ours),
         GAIN: _learned(GAIN, rows, "counterfactual", cfg, seed),
     }
     if CASE_SCORE[0] in rows[0].features:
         with_cases = fit_routers(rows, replace(cfg, features=[*cfg.features, "cases"]), seed)[0]
         alone = CaseSupportModel(steps=NEIGHBOURS)
-        made[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
-        made[CASE_SUPPORT] = _of_features(
+        methods[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
+        methods[CASE_SUPPORT] = _of_features(
             CASE_SUPPORT, lambda features: sigmoid(alone.predict([features[name] for name in CASE_SCORE]))
         )
-    return made
+    return methods
 
 
 def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
@@ -138,15 +138,15 @@ def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: Route
     return _of_features(name, fitted.predict)
 
 
-async def features_of(tree: RoutingTree, node: Node, asked: Instruments) -> tuple[dict[str, float], float]:
+async def features_of(tree: RoutingTree, node: Node, instruments: Instruments) -> tuple[dict[str, float], float]:
     """Return the features of these instruments, and their cost in USD in addition to the proposal's."""
-    if ("features", asked) not in node.known:
+    if ("features", instruments) not in node.known:
         act = await tree.kept(node)
         assert node.view is not None and act.proposal is not None
-        found = await tree.runner.extractor.measure(node.view, act.proposal, asked)
-        node.known["features", asked] = found.features, found.bill.cached_cost
-    known: tuple[dict[str, float], float] = node.known["features", asked]
-    return known
+        measured = await tree.runner.extractor.measure(node.view, act.proposal, instruments)
+        node.known["features", instruments] = measured.features, measured.bill.cached_cost
+    cached: tuple[dict[str, float], float] = node.known["features", instruments]
+    return cached
 
 
 def _of_features(name: str, score: Callable[[Mapping[str, float]], float]) -> Rival:
@@ -158,10 +158,10 @@ def _of_features(name: str, score: Callable[[Mapping[str, float]], float]) -> Ri
 
 
 def _fixed(name: str) -> Rival:
-    asked = Instruments(verifier=name == "verifier_router")
+    instruments = Instruments(verifier=name == "verifier_router")
 
     async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
-        features, read = await features_of(tree, node, asked)
+        features, read = await features_of(tree, node, instruments)
         assert node.view is not None
         return FIXED_SCORES[name](features, node.view.seed, node.view.task_id, node.view.step), read
 
@@ -239,19 +239,19 @@ def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRoute
     train = [row for row in rows if row.split == "train"]
     train.sort(key=lambda row: (row.round, row.episode_id, row.step_idx))
     names = tuple(sorted({*select(train[0].features, cfg.features), CALLS_SO_FAR}))
-    x, asked = matrix(train, names), np.array([int(row.actor != "slm") for row in train])
+    x, llm_acted = matrix(train, names), np.array([int(row.actor != "slm") for row in train])
     episodes = [(row.round, row.episode_id) for row in train]
     last = np.array([a != b for a, b in zip(episodes, [*episodes[1:], None], strict=True)])
     outcomes = np.array([[row.q_slm, row.q_llm] for row in train], float)  # (rows, 2): of keeping, of asking
-    taken = np.arange(len(train)), asked
-    ends = outcomes[taken]
+    acted = np.arange(len(train)), llm_acted
+    ends = outcomes[acted]
     value = ends  # initial values are Monte Carlo returns of the recorded policy
     for _ in range(ROUNDS_OF_Q):
         followed = outcomes.copy()
-        followed[taken] = np.where(last, ends, np.roll(value, -1))
+        followed[acted] = np.where(last, ends, np.roll(value, -1))
         goal = followed - [0.0, PRICE_OF_ASKING]
         keep, ask = _regression(x, goal[:, 0], seed), _regression(x, goal[:, 1], seed)
-        ahead = np.array([[model.predict(one) for one in x.tolist()] for model in (ask, keep)])
+        ahead = np.array([[model.predict(vector) for vector in x.tolist()] for model in (ask, keep)])
         value = ahead.max(axis=0).clip(-1, 1)
     return QRouter(names, keep, ask, float(np.std(ahead[0] - ahead[1])) or 1.0)
 

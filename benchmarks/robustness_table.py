@@ -46,10 +46,10 @@ def drawn(values: FloatArray) -> FloatArray:
 def table(pieces: dict[str, list[Piece]], point: str) -> list[str]:
     """A row for each method, those that lose least under the first of the other conditions first."""
     others = [name for name in OTHERS if pieces.get(name)]
-    known = dict.fromkeys(method for at, method, cell_at in pieces["clean"][0].cells if cell_at == point)
+    methods = dict.fromkeys(method for at, method, cell_at in pieces["clean"][0].cells if cell_at == point)
     gaps = {
         (method, other): solved(pieces["clean"], "clean", method, point) - solved(pieces[other], other, method, point)
-        for method in (*known, *ENDS)
+        for method in (*methods, *ENDS)
         for other in others
     }
     heads = [f"{other}: loses | r2v loses less by" for other in others]
@@ -73,14 +73,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pieces", type=Path, default=OUTCOMES)
     parser.add_argument("--point", choices=POINTS, default=MAIN_POINT, help="r2v's share of LLM steps")
-    asked = parser.parse_args()
-    found = {
-        condition: [Piece.read(path) for path in sorted(asked.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
+    arguments = parser.parse_args()
+    pieces = {
+        condition: [Piece.read(path) for path in sorted(arguments.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
         for condition in ("clean", *OTHERS)
     }
-    if not found["clean"] or not any(found[other] for other in OTHERS):
-        raise SystemExit(f"{asked.pieces}: no pieces of clean and another condition (python -m benchmarks.students)")
-    print("\n".join(table(found, asked.point)))
+    if not pieces["clean"] or not any(pieces[other] for other in OTHERS):
+        raise SystemExit(
+            f"{arguments.pieces}: no pieces of clean and another condition (python -m benchmarks.students)"
+        )
+    print("\n".join(table(pieces, arguments.point)))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def own_score(method: Method) -> Rival:
 
 def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
     """Name -> score, of all scores that these methods may play."""
-    members = [one for method in methods for one in (method.members if isinstance(method, Family) else (method,))]
+    members = [member for method in methods for member in (method.members if isinstance(method, Family) else (method,))]
     return {member.name: member for member in members}
 
 
@@ -182,23 +182,23 @@ class RoutingTree:
 
 async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
     """The routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
-    node, cost, asked, scores = await tree.root(), 0.0, list[bool](), list[float]()
+    node, cost, llm_steps, scores = await tree.root(), 0.0, list[bool](), list[float]()
     texts, stays_until, hazards = hashlib.sha256(), 0, Hazards()
     while node.point is not None:
         hazards.meet(node.hits)
-        asks = tau <= 0 or len(asked) < stays_until  # the small policy is not called then
+        asks = tau <= 0 or len(llm_steps) < stays_until  # the small policy is not called then
         if not asks:
             if needs_score(tau):
                 score, read = await judged(tree, node, rival)
                 scores.append(score)
                 cost += read
                 asks = escalates(score, tau)
-                stays_until = len(asked) + rival.stays if asks else 0
+                stays_until = len(llm_steps) + rival.stays if asks else 0
             if not (asks and rival.before_proposal):
                 cost += (await tree.kept(node)).bill.cached_cost
         if asks:
             cost += (await tree.asked(node)).bill.cached_cost
-        asked.append(asks)
+        llm_steps.append(asks)
         node = await tree.below(node, asks)
         texts.update(node.text.encode() + b"\n")
         hazards.act(node.text, node.harmful)
@@ -208,7 +208,7 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
         task_id=tree.spec.task.task_id,
         success=node.success,
         cost=cost,
-        asked=tuple(asked),
+        asked=tuple(llm_steps),
         digest=texts.hexdigest()[:8],
         scores=tuple(scores),
         hazards=hazards,
@@ -220,8 +220,8 @@ async def judged(tree: RoutingTree, node: Node, rival: Rival) -> tuple[float, fl
     if rival.name not in node.known:
         score, read = await rival.judged(tree, node)
         node.known[rival.name] = recorded_score(score), read
-    found: tuple[float, float] = node.known[rival.name]
-    return found
+    judgement: tuple[float, float] = node.known[rival.name]
+    return judgement
 
 
 async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
@@ -235,8 +235,8 @@ async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
         if node.point is None:
             if node.success:
                 for count in range(calls, most + 1):
-                    known = best[count]
-                    best[count] = cost if known is None else min(known, cost)
+                    cheapest = best[count]
+                    best[count] = cost if cheapest is None else min(cheapest, cost)
             continue
         own = await tree.kept(node)
         stack.append((await tree.below(node, False), calls, cost + own.bill.cached_cost))

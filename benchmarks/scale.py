@@ -205,20 +205,20 @@ def _status(name: str) -> int:
 
 def in_a_process(name: str, folder: Path, count: int, what: str) -> dict[str, float]:
     """`measured`, or a preparation, in a process of its own."""
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, __file__, "--child", what, name, str(folder), str(count)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    found: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    return figures
 
 
-def one(name: str, count: int, scratch: Path, kept: dict[tuple[Any, int], Path]) -> dict[str, float]:
+def one(name: str, count: int, scratch: Path, inputs: dict[tuple[Any, int], Path]) -> dict[str, float]:
     """A pass over `count` items; inputs that another pass has made are used again."""
     prepare = PASSES[name][1]
-    folder = kept.setdefault((prepare, count), scratch / f"{name}-{count}")
+    folder = inputs.setdefault((prepare, count), scratch / f"{name}-{count}")
     if not folder.exists():
         folder.mkdir(parents=True)
         if prepare is not None:
@@ -230,15 +230,15 @@ def child(arguments: list[str]) -> None:
     """Entry point of the processes that `in_a_process` starts."""
     what, name, folder, count = arguments
     work, prepare, _ = PASSES[name]
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with Path(os.devnull).open("w") as nowhere:
         out, sys.stdout = sys.stdout, nowhere
         if what == "measure":
-            found = measured(name, Path(folder), int(count))
+            figures = measured(name, Path(folder), int(count))
         elif prepare is not None:
             prepare(Path(folder), int(count))
         sys.stdout = out
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def main() -> int:
@@ -254,17 +254,17 @@ def main() -> int:
         child(values.child)
         return 0
     scratch = Path(tempfile.mkdtemp(prefix="r2v-scale-", dir=values.scratch))
-    kept: dict[tuple[Any, int], Path] = {}
+    inputs: dict[tuple[Any, int], Path] = {}
     good = True
     print(f"{'pass':10} {'items':>8} {'CPU s':>9} {'per item':>10} {'MiB over imports':>17} {'growth':>7}")
     try:
         for name in values.only:
             whole = values.episodes if PASSES[name][2] == "episodes" else values.runs
-            small, full = (one(name, count, scratch, kept) for count in (whole // 4, whole))
+            small, full = (one(name, count, scratch, inputs) for count in (whole // 4, whole))
             growth = (full["cpu_seconds"] / whole) / (small["cpu_seconds"] / (whole // 4))
-            for count, found, shown in ((whole // 4, small, ""), (whole, full, f"{growth:.2f}")):
-                each = 1000 * found["cpu_seconds"] / count
-                figures = f"{found['cpu_seconds']:9.1f} {each:7.3f} ms {found['mib']:17.0f} {shown:>7}"
+            for count, spent, shown in ((whole // 4, small, ""), (whole, full, f"{growth:.2f}")):
+                each = 1000 * spent["cpu_seconds"] / count
+                figures = f"{spent['cpu_seconds']:9.1f} {each:7.3f} ms {spent['mib']:17.0f} {shown:>7}"
                 print(f"{name:10} {count:8} {figures}", flush=True)
             good &= growth < GROWTH and full["mib"] < LIMIT_MIB
     finally:

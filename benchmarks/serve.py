@@ -90,7 +90,7 @@ async def load(port: int, model: str, streams: int, requests: int, rate: float) 
     """Send requests over `streams` connections; return the seconds of each. rate: requests per second of all
     connections together, at drawn times; 0: each connection sends the next when the last is answered."""
     draw = random.Random(7)
-    content, taken, left = request(f"127.0.0.1:{port}", model), list[float](), iter(range(requests))
+    content, durations, left = request(f"127.0.0.1:{port}", model), list[float](), iter(range(requests))
 
     async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
@@ -112,13 +112,13 @@ async def load(port: int, model: str, streams: int, requests: int, rate: float) 
                     int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
                 )
                 await reader.readexactly(length)
-            taken.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - began)
             if b"connection: close" in head.lower():
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
         writer.close()
 
     await asyncio.gather(*(one() for _ in range(streams)))
-    return taken
+    return durations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,15 +269,15 @@ def tree(pid: int) -> list[int]:
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and its children."""
     ticks = 0
-    for one in tree(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+    for process in tree(pid):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:
     """Resident memory of a process and its children."""
-    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in tree(pid))
+    pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -318,8 +318,8 @@ def measure(
             times = run_load(port, peer.model, streams, min(requests, 500), RATE)
             p50, p99 = (added(times, direct[streams], share) for share in (0.5, 0.99))
             print(
-                f"{name:12} {streams:3} streams  {1000 * cpu:7.2f} CPU-ms a request  {1 / cpu:7.0f} requests a CPU-s  "
-                f"added p50 {1000 * p50:7.2f} ms  p99 {1000 * p99:7.2f} ms",
+                f"{name:12} {streams:3} streams  {1000 * cpu:7.2f} CPU-ms per request  {1 / cpu:7.0f} requests/CPU-s"
+                f"  added p50 {1000 * p50:7.2f} ms  p99 {1000 * p99:7.2f} ms",
                 flush=True,
             )
         if memory:

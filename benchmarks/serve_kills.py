@@ -53,17 +53,17 @@ def aborts(number: int) -> None:
             config = load({"teacher": teacher | {"usd_in": 1.0, "usd_out": 4.0}, "serve": {"port": 0}})
 
             async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
-                async with listening(config, root, record=False) as place:  # noqa: B023
-                    ready(place)
+                async with listening(config, root, record=False) as server:  # noqa: B023
+                    ready(server)
                     await stop.wait()
 
-            with in_thread(main) as place, httpx2.Client(headers=HEADERS) as client:
+            with in_thread(main) as server, httpx2.Client(headers=HEADERS) as client:
                 for count in range(number):
-                    asked = body(wire, stream=True)
-                    asked["input" if wire == "responses" else "messages"] = [
+                    content = body(wire, stream=True)
+                    content["input" if wire == "responses" else "messages"] = [
                         {"role": "user", "content": f"{count} " * 40}
                     ]
-                    with client.stream("POST", place.url + PATHS[wire], json=asked) as reply:
+                    with client.stream("POST", server.url + PATHS[wire], json=content) as reply:
                         left = draw.randrange(600)
                         for piece in reply.iter_raw():
                             left -= len(piece)
@@ -115,14 +115,14 @@ def kills(number: int) -> None:
                 server.terminate()
             server.wait(60)
             log.close()
-        told = json.loads(answered.read_text())
+        answers = json.loads(answered.read_text())
         state, bill = read_journal(root / "data/served/default").state, billed(emulator)
     difference = bill - state.spent
     holds = -1e-9 <= difference <= state.lost_usd + 1e-9
     print(
-        f"kills {number}: {told['answered']} requests answered, {told['unanswered']} unanswered after their retries; "
+        f"kills {number}: {answers['answered']} requests answered, {answers['unanswered']} unanswered after retries; "
         f"bill ${bill:.6f}, books ${state.spent:.6f} and {state.counts['lost']} unknown (at most "
-        f"${state.lost_usd:.6f}); difference ${difference:.6f}, {'within' if holds else 'NOT within'} what is unknown"
+        f"${state.lost_usd:.6f}); difference ${difference:.6f}, {'within' if holds else 'NOT within'} that amount"
     )
 
 
@@ -147,13 +147,13 @@ async def ask_on(port: int, answered: Path) -> None:
             while not stop.exists():
                 number += 1
                 wire = WIRES[number % 3]
-                asked = body(wire, stream=bool(number % 2))
-                asked["input" if wire == "responses" else "messages"] = [
+                content = body(wire, stream=bool(number % 2))
+                content["input" if wire == "responses" else "messages"] = [
                     {"role": "user", "content": f"{name}/{number}"}
                 ]
                 for _ in range(400):
                     try:
-                        reply = await client.post(f"http://127.0.0.1:{port}{PATHS[wire]}", json=asked)
+                        reply = await client.post(f"http://127.0.0.1:{port}{PATHS[wire]}", json=content)
                         if reply.status_code == 200 and "event: error" not in reply.text:
                             counts["answered"] += 1
                             break

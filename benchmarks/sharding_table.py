@@ -156,8 +156,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = list(product(options.placement, options.trained))
     cells = [Cell(placement=p, trained=t, shards=s) for s in options.shards for p, t in rows]
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         model = trainers.model_at(folder / "model")
         alone = {
             row: run(Cell(placement=row[0], trained=row[1], shards=ALONE), folder / f"{'-'.join(row)}-{ALONE}", model)

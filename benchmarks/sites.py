@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=120)
     tasks = parser.parse_args().tasks
     one, four = episodes_per_second(1, tasks), episodes_per_second(4, tasks)
-    print(f"episodes/s: one site set {one:.2f}, four {four:.2f}, ratio {four / one:.2f} (asked {ASKED})")
+    print(f"episodes/s: one site set {one:.2f}, four {four:.2f}, ratio {four / one:.2f} (aim: at least {ASKED})")
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
         for at in range(stages)
     }
     text = to_yaml(load(None, []))
-    asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
-    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
+    directives, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=directives, jobs=jobs)
     chains.write(folder, chain)
     (chains.folder(folder, name) / "config.yaml").write_text(text)
     os.environ.update({**cluster.env, "PYTHONPATH": f"{folder}:{ROOT}"})
@@ -149,16 +149,18 @@ def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *optio
 
 def install_snakemake(folder: Path) -> Path | str:
     """Return the program's path, or the reason for a failed installation."""
-    made = subprocess.run([sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False
+    )
     pip = [str(folder / "venv/bin/pip"), "--quiet", "--disable-pip-version-check", "install"]
-    if made.returncode == 0:
-        made = subprocess.run(
+    if completed.returncode == 0:
+        completed = subprocess.run(
             [*pip, "snakemake==9.27.1", "snakemake-executor-plugin-slurm==2.8.0"],
             capture_output=True,
             text=True,
             check=False,
         )
-    return folder / "venv/bin/snakemake" if made.returncode == 0 else made.stderr.strip().splitlines()[-1]
+    return folder / "venv/bin/snakemake" if completed.returncode == 0 else completed.stderr.strip().splitlines()[-1]
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, float]:
@@ -174,11 +176,11 @@ def judgement(low: float, high: float) -> str:
     return f"aim of {AIM}: {'met' if high <= AIM else 'missed' if low > AIM else 'undecided'}"
 
 
-def tell(name: str, found: Sequence[float], beside: str = "") -> None:
+def tell(name: str, gaps: Sequence[float], beside: str = "") -> None:
     """Print one row."""
     print(
-        f"{name:<30}{len(found):5d}{statistics.fmean(found):8.2f} s{statistics.median(found):8.2f} s"
-        f"{min(found):8.2f} to {max(found):5.2f}   {beside}",
+        f"{name:<30}{len(gaps):5d}{statistics.fmean(gaps):8.2f} s{statistics.median(gaps):8.2f} s"
+        f"{min(gaps):8.2f} to {max(gaps):5.2f}   {beside}",
         flush=True,
     )
 
@@ -208,8 +210,8 @@ def main() -> None:
         floor, mine = list[float](), list[float]()
         kinds = [(floor, partial(chain, bare, "bare")), (mine, partial(chain, ours, "ours"))]
         for turn in range(arguments.turns):
-            for found, run in kinds[:: -1 if turn % 2 else 1]:
-                found += run(arguments.stages, turn)
+            for gaps, run in kinds[:: -1 if turn % 2 else 1]:
+                gaps += run(arguments.stages, turn)
         loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
         print(f"{'end of parent to own code':<30}{'gaps':>5}{'mean':>10}{'median':>10}  fastest to slowest")
         tell("bare sbatch", floor)
@@ -223,10 +225,10 @@ def main() -> None:
             print(f"Snakemake could not be installed here: {program}")
             return
         quick = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
-        for name, options in (("Snakemake, Slurm executor", ()), ("Snakemake, asking each second", quick)):
-            found = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, 0, program, *options)
+        for name, options in (("Snakemake, Slurm executor", ()), ("Snakemake, polling every second", quick)):
+            gaps = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, 0, program, *options)
             aim = f" (aim {AIM_BESIDE_SNAKEMAKE:.0f})" if not options else ""
-            tell(name, found, f"{statistics.fmean(found) / statistics.fmean(mine):.2f} x r2v{aim}")
+            tell(name, gaps, f"{statistics.fmean(gaps) / statistics.fmean(mine):.2f} x r2v{aim}")
         shutil.rmtree(Path(scratch) / "venv")
 
 

@@ -108,8 +108,8 @@ class ChaosRun:
         if len(self.names) > 1:
             jobs = _beginning_alike(jobs)
         text = f"seed: 0\nprefix: {name}\nhierarchical: {{enabled: true}}\n"
-        asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
-        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
+        directives, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=directives, jobs=jobs)
         resources = {job: Resources(directives={"mem": "1G", "time": "60"}) for job in jobs}
         drawn, self.slurm.faults.share = self.slurm.faults.share, 0.0
         chain, _ = share(self.root, chain, list(jobs), resources)
@@ -156,8 +156,8 @@ class ChaosRun:
             fate = "done" if self.draw.random() < 0.6 else self.draw.choice([*FATES])
             if fate != "no_log":
                 self._record(job, "start.json", {"job": mark.job, "restart": 0, "at": chains.now(), "gpus": 0})
-                made = SHARED if mark.job == SHARED else f"{mark.name}/{mark.job}"
-                self.worked.append((made, job.id, self.slurm.now, -1.0, False))
+                artifact = SHARED if mark.job == SHARED else f"{mark.name}/{mark.job}"
+                self.worked.append((artifact, job.id, self.slurm.now, -1.0, False))
             self.ends.append((self.slurm.now + self.draw.uniform(1, 100), job, fate))
             from_job(self.root, mark.name, job.id)
         except Killed:
@@ -211,20 +211,20 @@ class ChaosRun:
     def measures(self) -> Counter[str]:
         """Return the measures of all chains in their current state."""
         everybody = client.queue(ended=True)
-        wrong, latest, known = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
+        wrong, latest, all_ids = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
         for name in self.names:
-            wrong.update(self._measures_of(name, everybody, latest, known))
+            wrong.update(self._measures_of(name, everybody, latest, all_ids))
         alive = [job for job in self.slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
         wrong["orphans"] = sum(job.id not in latest for job in alive)
-        wrong["lost attempts"] = sum(id_ not in known for _, id_, *_ in self.worked)
-        for made in {one for one, *_ in self.worked}:
-            spans = sorted((begun, ended, well) for one, _, begun, ended, well in self.worked if one == made)
+        wrong["lost attempts"] = sum(id_ not in all_ids for _, id_, *_ in self.worked)
+        for artifact in {name for name, *_ in self.worked}:
+            spans = sorted((begun, ended, well) for name, _, begun, ended, well in self.worked if name == artifact)
             wrong["duplicates"] += max(0, sum(well for *_, well in spans) - 1)
             wrong["duplicates"] += sum(a[1] > b[0] for a, b in zip(spans, spans[1:], strict=False))
         return wrong
 
     def _measures_of(
-        self, name: str, everybody: list[client.Queued], latest: set[str | None], known: set[str]
+        self, name: str, everybody: list[client.Queued], latest: set[str | None], all_ids: set[str]
     ) -> Counter[str]:
         """Return the measures of one chain; its live jobs are added to `latest`, all of its jobs to `known`."""
         chain, wrong = chains.read(self.root, name), Counter[str]()
@@ -236,15 +236,15 @@ class ChaosRun:
         for job, entry in chain.jobs.items():
             if entry.latest and now.standing(job) == "active":
                 latest |= {entry.latest.id, entry.latest.sentinel}
-        known |= chain.slurm_ids
+        all_ids |= chain.slurm_ids
         wrong["hangs"] = len(set(chain.jobs) - settled)
         records = {id_: job_record.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
         files = ChainFiles(chain=chain, records=records)
-        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root, {})
+        report = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root, {})
         never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
-        wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
+        wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in report.jobs)
         return wrong
 
 
@@ -318,13 +318,13 @@ def main() -> int:
             persons[person] += 1
             shared += '"made by the chain' in _text(Path(folder, str(seed), "outputs/.chains/chaos2/chain.json"))
             calls += faults.calls
-    print(f"{values.chains} times, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
-    print(f"shared    {shared} times a stage was made once, for two chains")
+    print(f"{values.chains} plays, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
+    print(f"shared    {shared} stages made once for two chains")
     print("faults   ", ", ".join(f"{kind} {sum(n for (_, k), n in injected.items() if k == kind)}" for kind in FAULTS))
     print("failures ", ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items())))
     print("\n".join(f"{name:14} {total[name]}" for name in MEASURES))
     left = ", ".join(f"{persons[why]} {why}" for why in ("never begun", "stood still"))
-    print(f"left to a person: {left}, of {values.chains}; {time.process_time() - begun:.0f} CPU-seconds")
+    print(f"left to a person: {left}, of {values.chains} plays; {time.process_time() - begun:.0f} CPU-seconds")
     return int(any(total.values()))
 
 

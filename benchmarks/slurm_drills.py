@@ -44,8 +44,8 @@ def desk(cluster: Cluster, folder: Path) -> str:
     queue.drained(1500)
     here.run("bash", "run_all.sh", "desk", "--here")
     assert queue.status()[0] == 0
-    told = cluster.run("sacct", "-nXPj", ",".join(queue.ids().values()), "-o", "State")  # squeue forgets in minutes
-    assert set(told.stdout.split()) == {"COMPLETED"}, told.stdout
+    states = cluster.run("sacct", "-nXPj", ",".join(queue.ids().values()), "-o", "State")  # squeue forgets in minutes
+    assert set(states.stdout.split()) == {"COMPLETED"}, states.stdout
     assert queue.hashes() == here.hashes() and {name.rpartition("-")[0] for name in here.hashes()} == set(JOBS)
     return f"{len(here.hashes())} artifacts, all hashes equal"
 
@@ -99,11 +99,11 @@ def main() -> int:
         for name in names:
             began = time.perf_counter()
             try:
-                told = f"pass  {DRILLS[name](cluster, Path(scratch) / name)}"
+                outcome = f"pass  {DRILLS[name](cluster, Path(scratch) / name)}"
             except (AssertionError, TimeoutError) as error:
-                told, failed = f"FAIL  {error}", 1
+                outcome, failed = f"FAIL  {error}", 1
                 cluster.run("scancel", "--me")
-            print(f"{name:<8}{time.perf_counter() - began:6.0f} s  {told}", flush=True)
+            print(f"{name:<8}{time.perf_counter() - began:6.0f} s  {outcome}", flush=True)
     return failed
 
 

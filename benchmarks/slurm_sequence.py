@@ -50,8 +50,8 @@ def recorded(project: Any) -> None:
     folder.mkdir()
     for program, text in (("sbatch", SBATCH), ("scontrol", SCONTROL)):
         recorder = folder / program
-        found = shutil.which(program, path=project.env["PATH"])
-        recorder.write_text(text.format(program=found, calls=project.folder / "calls"))
+        program_path = shutil.which(program, path=project.env["PATH"])
+        recorder.write_text(text.format(program=program_path, calls=project.folder / "calls"))
         recorder.chmod(0o755)
     project.env = {**project.env, "PATH": f"{folder}:{project.env['PATH']}"}
 
@@ -119,13 +119,13 @@ def lives(project: Any, names: dict[str, str]) -> list[str]:
     def rows() -> list[list[str]] | None:
         ids = ",".join(names)
         table = project.cluster.run("sacct", "-nXPDj", ids, "-o", "JobID,State,ExitCode").stdout.splitlines()
-        found = [line.replace(" by ", "|").split("|") for line in table]
-        known = {row[0] for row in found if row[1] in ended}
-        return found if known == set(names) and all(row[1] in ended for row in found) else None
+        ended_rows = [line.replace(" by ", "|").split("|") for line in table]
+        ended_ids = {row[0] for row in ended_rows if row[1] in ended}
+        return ended_rows if ended_ids == set(names) and all(row[1] in ended for row in ended_rows) else None
 
-    found = project.cluster.wait(rows, 60, every=1)
+    ended_rows = project.cluster.wait(rows, 60, every=1)
     order = list(names)
-    return [f"{names[row[0]]}  {row[1]}  {row[-1]}" for row in sorted(found, key=lambda row: order.index(row[0]))]
+    return [f"{names[row[0]]}  {row[1]}  {row[-1]}" for row in sorted(ended_rows, key=lambda row: order.index(row[0]))]
 
 
 def main() -> int:
@@ -134,8 +134,8 @@ def main() -> int:
     parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1], help="this one by default")
     parser.add_argument("drills", nargs="*", metavar="DRILL", help=f"of {', '.join(DRILLS)}; all by default")
     values = parser.parse_args()
-    wanted = values.drills or list(DRILLS)
-    if unknown := set(wanted) - set(DRILLS):
+    names = values.drills or list(DRILLS)
+    if unknown := set(names) - set(DRILLS):
         parser.error(f"no drill {', '.join(sorted(unknown))}; there are {', '.join(DRILLS)}")
     sys.path.insert(0, str(values.checkout.resolve()))
     from tests.slurm.cluster import Cluster, lacking
@@ -144,7 +144,7 @@ def main() -> int:
     if lacking():
         sys.exit(f"no Slurm here ({', '.join(lacking())}): make slurm")
     with Cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
-        for name in wanted:
+        for name in names:
             project = Project(cluster, Path(scratch) / name)
             recorded(project)
             DRILLS[name](project)

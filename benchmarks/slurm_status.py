@@ -117,7 +117,7 @@ def main() -> None:
     with Cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "job.sh").write_text(SCRIPT)
-        ids = [one for at in range(arguments.chains) for one in submit(cluster, folder, f"c{at:02}")]
+        ids = [job_id for at in range(arguments.chains) for job_id in submit(cluster, folder, f"c{at:02}")]
         alive = 4 * arguments.chains
         cluster.wait(
             lambda: (
@@ -133,15 +133,15 @@ def main() -> None:
             every=1,
         )
         environment = shims(folder, cluster)
-        found = [once(folder, environment) for _ in range(arguments.rounds)]
+        runs = [once(folder, environment) for _ in range(arguments.rounds)]
         calls = (folder / "calls").read_text().split()
         began = time.perf_counter()
-        for one in ids[:20]:
-            cluster.run("sacct", "-nXPj", one, "-o", "State")
+        for job_id in ids[:20]:
+            cluster.run("sacct", "-nXPj", job_id, "-o", "State")
         naive = (time.perf_counter() - began) / 20 * len(ids)
-        told = json.loads(found[-1][3])
-        cpu, wall = statistics.median(row[0] for row in found), statistics.median(row[1] for row in found)
-        print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {found[-1][2]}")
+        report = json.loads(runs[-1][3])
+        cpu, wall = statistics.median(row[0] for row in runs), statistics.median(row[1] for row in runs)
+        print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {runs[-1][2]}")
         print(
             "calls in one status: "
             + ", ".join(
@@ -150,8 +150,8 @@ def main() -> None:
         )
         print(f"CPU {cpu:.2f} s, wall {wall:.2f} s (aim: {AIM} s), median of {arguments.rounds}")
         print(f"one sacct for each job: {naive:.1f} s")
-        states = Counter(job["state"] for chain in told["chains"] for job in chain["jobs"])
-        print("told: " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
+        states = Counter(job["state"] for chain in report["chains"] for job in chain["jobs"])
+        print("states: " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
 
 
 if __name__ == "__main__":

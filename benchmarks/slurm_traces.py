@@ -44,7 +44,7 @@ def main() -> int:
         different = [new["name"] for new, old in zip(traces, recorded(), strict=True) if new != old]
         print(f"{len(different)} of {len(traces)} differ: {', '.join(different)}")
         return int(bool(different))
-    lines = ",\n".join(json.dumps(one) for one in traces)
+    lines = ",\n".join(json.dumps(trace) for trace in traces)
     RECORDED.write_text(f'{{"slurm": "{version}", "traces": [\n{lines}\n]}}\n')
     return 0
 

@@ -41,13 +41,13 @@ THRESHOLDS, RESAMPLES = 12, 2000
 
 def local_usd(walked: Walked, stays: int, lengths: Lengths, config: Config) -> float:
     """USD of the small policy, which reads each token once and is not called while the LLM stays."""
-    total, known, until = 0.0, 0, 0
-    for index, asked in enumerate(walked.asked):
+    total, tokens_read, until = 0.0, 0, 0
+    for index, llm_step in enumerate(walked.asked):
         if index < until:
             continue
-        new, known = max(0, lengths.prompt(index) - known), lengths.prompt(index)
+        new, tokens_read = max(0, lengths.prompt(index) - tokens_read), lengths.prompt(index)
         total += new * config.cost.slm.input + lengths.action * config.cost.slm.output
-        until = index + stays if asked else 0
+        until = index + stays if llm_step else 0
     return total / 1e6
 
 
@@ -61,19 +61,19 @@ def swept(
     runner = trees[0].runner
     ours = own_score(rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS])
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])
-    scores = [score for one in alone for score in one.scores if 0 < score < 1]
+    scores = [score for walk in alone for score in walk.scores if 0 < score < 1]
     taus = [1.0, 0.0, *np.quantile(scores, np.linspace(0.4, 0.98, THRESHOLDS)).tolist()]
-    found = {}
+    by_stays = {}
     for stays in STAYS:
         columns = walks(trees, [(replace(ours, stays=stays), tau) for tau in taus])
         usd, success = np.zeros((2, len(trees), len(taus))), np.zeros((len(trees), len(taus)))
         for at, (tau, column) in enumerate(zip(taus, columns, strict=True)):
-            for row, one in enumerate(column):
-                own = 0.0 if tau <= 0 else local_usd(one, stays, lengths, config)
-                usd[:, row, at] = np.add(llm_usd(one.asked, lengths, rate, cache), own)
-                success[row, at] = one.success
-        found[stays] = usd, success
-    return found
+            for row, walk in enumerate(column):
+                own = 0.0 if tau <= 0 else local_usd(walk, stays, lengths, config)
+                usd[:, row, at] = np.add(llm_usd(walk.asked, lengths, rate, cache), own)
+                success[row, at] = walk.success
+        by_stays[stays] = usd, success
+    return by_stays
 
 
 def areas(usd: FloatArray, success: FloatArray) -> FloatArray:
@@ -95,17 +95,17 @@ def main() -> None:
     parser.add_argument("--action", type=int, default=60, help="tokens of an action (default 60)")
     given = parser.parse_args()
     config = load(given.config)
-    made = student(config)
-    specs = EvaluateSettings.of(config).calibration_specs(made.runner.world.benchmark)
+    trained = student(config)
+    specs = EvaluateSettings.of(config).calibration_specs(trained.runner.world.benchmark)
     lengths = Lengths(head=given.head, page=given.page, action=given.action)
-    found = swept([RoutingTree(made.runner, spec) for spec in specs], made.rows, config, lengths, given.model)
+    by_stays = swept([RoutingTree(trained.runner, spec) for spec in specs], trained.rows, config, lengths, given.model)
     table = [
-        ["LLM steps an asking", "APGR, list prices", "lead over 1", "APGR, cached", "lead over 1", "LLM / SLM cached"]
+        ["LLM steps per asking", "APGR, list prices", "lead over 1", "APGR, cached", "lead over 1", "LLM / SLM cached"]
     ]
-    for stays, (usd, success) in found.items():
+    for stays, (usd, success) in by_stays.items():
         cells = ["to the end" if stays == EVER else str(stays)]
         for prices in (0, 1):
-            own, one = areas(usd[prices], success), areas(found[1][0][prices], found[1][1])
+            own, one = areas(usd[prices], success), areas(by_stays[1][0][prices], by_stays[1][1])
             low, high = percentile_interval((own - one)[1:], 0.95) or (0.0, 0.0)
             cells += [f"{own[0]:.3f}", "" if stays == 1 else f"{own[0] - one[0]:+.3f} [{low:+.3f}, {high:+.3f}]"]
         table.append([*cells, f"{usd[1, :, 1].mean() / usd[1, :, 0].mean():.1f}"])

@@ -63,7 +63,7 @@ class Piece:
     def placed(self, method: str) -> list[float]:
         """Return the method's cost on calibration tasks over r2v's, by operating point."""
         own, ours = self.head["thresholds"][method], self.head["thresholds"][OURS]
-        return [one["cost"] / other["cost"] for one, other in zip(own, ours, strict=True)]
+        return [own_point["cost"] / other["cost"] for own_point, other in zip(own, ours, strict=True)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
         """APGR in every draw of tasks."""
@@ -111,13 +111,13 @@ def joined(parts: Sequence[Piece]) -> Piece:
     cells = {}
     for key in set.intersection(*(set(part.cells) for part in parts)):
         alike = [part.cells[key] for part in parts]
-        shared = [name for name in alike[0] if all(name in one for one in alike)]
+        shared = [name for name in alike[0] if all(name in part_cell for part_cell in alike)]
         cell: dict[str, Any] = {}
         for name in shared:
             if name in ("success", "obeyed"):
-                cell[name] = "".join(one[name] for one in alike)
+                cell[name] = "".join(part_cell[name] for part_cell in alike)
             elif isinstance(alike[0][name], list):
-                cell[name] = [value for one in alike for value in one[name]]
+                cell[name] = [value for part_cell in alike for value in part_cell[name]]
         cells[key] = cell
     return Piece(first.head, {key: cells[key] for key in first.cells if key in cells}, first.oracle)
 
@@ -133,7 +133,7 @@ def resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
 
 
 def drawn_seeds(count: int) -> NDArray[np.int64]:
-    """Which training seeds count: all in the estimate, then those of every draw, (1 + DRAWS, seeds)."""
+    """Return the weights of training seeds: all in the estimate, then those of every draw, (1 + DRAWS, seeds)."""
     draws = generator_of(-count).integers(count, size=(DRAWS, count))
     return np.concatenate([[range(count)], draws])
 
@@ -145,5 +145,5 @@ def generator_of(number: int) -> np.random.Generator:
 
 def bounds(draws: FloatArray) -> str:
     """A 95 % interval in words; nothing without draws."""
-    found = percentile_interval(draws)
-    return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
+    interval = percentile_interval(draws)
+    return "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"

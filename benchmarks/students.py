@@ -61,7 +61,7 @@ DESK = Path("configs/desk-full.yaml")
 FROZEN = "4b055612f83bb9a7cb2c585811d3b99e2ede6d67"
 """The commit that froze the method: no task of the final table was made before."""
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
-HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")
+HAZARDS = tuple(field.name for field in fields(PerturbationsConfig) if field.type == "CategoryConfig")
 """Categories of perturbation."""
 CHUNK = 64
 """Trees in memory at once."""
@@ -113,18 +113,18 @@ def student(config: Config) -> Student:
     folder.mkdir(parents=True, exist_ok=True)
     needed = upstream(["router_features"])
     run_here(config, without=[row.name for row in JOBS if row.name not in needed])
-    made = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
+    artifacts = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
     runner = MethodRunner.of(
         EvaluateSettings.of(config),
         Work(folder=folder, fingerprint="", inputs={}, root=folder),
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
         num_samples=config.inference.num_candidates,
     )
     took = {"training": round(time.process_time() - began, 1)}
-    rows = made["router_features"]
-    found = read_rows(rows / "router_features.jsonl")
-    return Student(runner=runner, folder=folder, rows=found, name=rows.name, took=took)
+    rows = artifacts["router_features"]
+    stored_rows = read_rows(rows / "router_features.jsonl")
+    return Student(runner=runner, folder=folder, rows=stored_rows, name=rows.name, took=took)
 
 
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
@@ -135,13 +135,15 @@ def line_of(condition: str, method: str, point: str, tau: float | None, played: 
         "method": method,
         "point": point,
         "tau": tau,
-        "success": "".join(str(int(one.success)) for one in played),
-        "micro_usd": [round(one.cost * 1e6) for one in played],
-        "calls": [sum(one.asked) for one in played],
-        "steps": [len(one.asked) for one in played],
-        "actions": [one.digest for one in played],
-        "hit": [sum(1 << at for at, name in enumerate(HAZARDS) if name in one.hazards.categories) for one in played],
-        "obeyed": "".join(str(int(one.hazards.obeyed)) for one in played),
+        "success": "".join(str(int(episode.success)) for episode in played),
+        "micro_usd": [round(episode.cost * 1e6) for episode in played],
+        "calls": [sum(episode.asked) for episode in played],
+        "steps": [len(episode.asked) for episode in played],
+        "actions": [episode.digest for episode in played],
+        "hit": [
+            sum(1 << at for at, name in enumerate(HAZARDS) if name in episode.hazards.categories) for episode in played
+        ],
+        "obeyed": "".join(str(int(episode.hazards.obeyed)) for episode in played),
     }
 
 
@@ -166,32 +168,32 @@ class Size:
         for name in self.rivals:
             if name not in everybody:
                 raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
-        return {name: one for name, one in everybody.items() if self.plays(name)}
+        return {name: method for name, method in everybody.items() if self.plays(name)}
 
 
-def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
+def contenders(config: Config, trained: Student, size: Size) -> dict[str, Method]:
     """Return r2v and all baselines by name."""
-    runner, rows = made.runner, made.rows
+    runner, rows = trained.runner, trained.rows
     if size.plays(CASE_SUPPORT) or size.plays(WITH_CASES):
         runner.extractor = replace(runner.extractor, cases=case_index(config))
-        rows = rows_with_cases(runner, config, rows, made.folder / f"rows_with_cases-{made.name}.jsonl")
+        rows = rows_with_cases(runner, config, rows, trained.folder / f"rows_with_cases-{trained.name}.jsonl")
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
     methods = rivals(config, rows, goals)
     methods |= parts(config, rows, methods[OURS]) | switchyard(runner.world.benchmark.name)
     if size.plays(SWE_ROUTER):
-        outcomes = llm_outcomes(runner, config, rows, made.folder / f"llm_outcomes-{made.name}.json")
+        outcomes = llm_outcomes(runner, config, rows, trained.folder / f"llm_outcomes-{trained.name}.json")
         methods[SWE_ROUTER] = swe_router(config, rows, outcomes)
     return size.named(methods) | (without_groups(config, rows) if size.groups else {})
 
 
-def play(config: Config, made: Student, number: int, condition: str, size: Size, path: Path) -> None:
+def play(config: Config, trained: Student, number: int, condition: str, size: Size, path: Path) -> None:
     """Place all methods, play one condition, and write the piece."""
-    runner, took = made.runner, made.took
+    runner, took = trained.runner, trained.took
     began = time.process_time()
-    methods = contenders(config, made, size)
+    methods = contenders(config, trained, size)
     calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
     # another commit may have other baselines or another search
-    store = made.folder / f"placements-{made.name}-{git_commit()}.json"
+    store = trained.folder / f"placements-{trained.name}-{git_commit()}.json"
     chosen = placements([RoutingTree(runner, spec) for spec in calibration], methods, store)
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
@@ -200,9 +202,9 @@ def play(config: Config, made: Student, number: int, condition: str, size: Size,
     keys = [("slm_only", "", 1.0), ("llm_only", "", 0.0)]
     plans = [(alone, tau) for _, _, tau in keys]
     for name, placed_at in chosen.items():
-        for point, one in zip(POINTS, placed_at, strict=True):
-            keys.append((name, point, one["tau"]))
-            plans.append((scores[one["score"]], one["tau"]))
+        for point, placement in zip(POINTS, placed_at, strict=True):
+            keys.append((name, point, placement["tau"]))
+            plans.append((scores[placement["score"]], placement["tau"]))
     cells: list[list[Walked]] = [[] for _ in keys]
     rescues: list[list[float | None]] = []
     specs = fresh_specs(config, runner, condition, size.num_tasks, size.first_task)
@@ -223,7 +225,7 @@ def play(config: Config, made: Student, number: int, condition: str, size: Size,
         "thresholds": chosen,
     }
     lines = [line_of(condition, *key, played) for key, played in zip(keys, cells, strict=True)]
-    micro = [[None if usd is None else round(usd * 1e6) for usd in one] for one in rescues]
+    micro = [[None if usd is None else round(usd * 1e6) for usd in rescue] for rescue in rescues]
     lines.append({"condition": condition, "method": "oracle", "micro_usd_by_calls": micro})
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [head, *lines])
@@ -249,26 +251,26 @@ def main() -> None:
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
-    asked = parser.parse_args()
-    world = load(asked.config).env.benchmark
-    first = asked.first_task
+    arguments = parser.parse_args()
+    world = load(arguments.config).env.benchmark
+    first = arguments.first_task
     if first is None:
         first = FIRST_TASK if world == Desk.name else 0
     size = Size(
-        num_tasks=asked.num_tasks,
+        num_tasks=arguments.num_tasks,
         first_task=first,
-        rivals=asked.rivals,
-        groups=asked.groups,
-        oracle_tasks=asked.oracle_tasks,
-        oracle_calls=asked.oracle_calls,
+        rivals=arguments.rivals,
+        groups=arguments.groups,
+        oracle_tasks=arguments.oracle_tasks,
+        oracle_calls=arguments.oracle_calls,
     )
-    open_look(LEDGER, look_at(world, first, asked.num_tasks, str(asked.out), asked.again))
-    for condition in asked.conditions:
-        for number in asked.students:
-            path = asked.out / f"student-{number}-{condition}.jsonl.zst"
+    open_look(LEDGER, look_at(world, first, arguments.num_tasks, str(arguments.out), arguments.again))
+    for condition in arguments.conditions:
+        for number in arguments.students:
+            path = arguments.out / f"student-{number}-{condition}.jsonl.zst"
             if not path.exists():
-                name = "student" if asked.config == DESK else asked.config.stem
-                config = load(asked.config, [f"seed={number}", f"prefix={name}{number}"])
+                name = "student" if arguments.config == DESK else arguments.config.stem
+                config = load(arguments.config, [f"seed={number}", f"prefix={name}{number}"])
                 play(config, student(config), number, condition, size, path)
 
 

@@ -172,8 +172,8 @@ def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
     """Return the numbers of students whose lead of r2v, (students, 1 + draws), has an interval above 0, and below."""
-    found = [bounds for bounds in (percentile_interval(one[1:]) for one in leads) if bounds is not None]
-    return sum(low > 0 for low, _ in found), sum(high < 0 for _, high in found)
+    intervals = [bounds for bounds in (percentile_interval(lead[1:]) for lead in leads) if bounds is not None]
+    return sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
 
 
 def _counted(above: int, below: int, students: int) -> str:
@@ -207,10 +207,10 @@ def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, c
 
 def _placed(pieces: Sequence[Piece], method: str) -> str:
     """Return the least and the most of a method's dollars over r2v's at placement, as means over students."""
-    told = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
-    if not told or method == OURS:
+    placed_pieces = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
+    if not placed_pieces or method == OURS:
         return ""
-    ratios = np.mean(told, axis=0)
+    ratios = np.mean(placed_pieces, axis=0)
     return f"{ratios.min():.2f} to {ratios.max():.2f}"
 
 
@@ -235,15 +235,15 @@ def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[
 def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[str]]:
     """Return r2v's share of the gap between entropy and the multi-step oracle (estimate, then draws over the oracle's
     tasks, all students together; empty if no piece has an oracle), and its lines of text."""
-    known = [piece for piece in pieces if piece.oracle.get(condition)]
-    if not known:
+    oracle_pieces = [piece for piece in pieces if piece.oracle.get(condition)]
+    if not oracle_pieces:
         return np.array([]), []
-    count, most = len(known[0].oracle[condition]), len(known[0].oracle[condition][0])
+    count, most = len(oracle_pieces[0].oracle[condition]), len(oracle_pieces[0].oracle[condition][0])
     drawn = generator_of(count).multinomial(count, [1 / count] * count, size=ORACLE_DRAWS)
-    counts = np.zeros((1 + ORACLE_DRAWS, len(known[0].cells[condition, OURS, POINTS[0]]["success"])))
+    counts = np.zeros((1 + ORACLE_DRAWS, len(oracle_pieces[0].cells[condition, OURS, POINTS[0]]["success"])))
     counts[:, :count] = np.concatenate([np.ones((1, count)), drawn])
     best, ours, theirs = (
-        np.mean([area(piece) for piece in known], axis=0)
+        np.mean([area(piece) for piece in oracle_pieces], axis=0)
         for area in (
             lambda piece: _oracle_areas(piece, condition, counts),
             lambda piece: piece.areas(condition, OURS, counts),
@@ -251,14 +251,14 @@ def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[st
         )
     )
     rescued = [
-        np.mean([[task[calls] is not None for task in piece.oracle[condition]] for piece in known])
+        np.mean([[task[calls] is not None for task in piece.oracle[condition]] for piece in oracle_pieces])
         for calls in range(most)
     ]
     closed = np.where(best > theirs, (ours - theirs) / np.where(best > theirs, best - theirs, 1), np.nan)
-    said = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {bounds(closed[1:])}"
+    share = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {bounds(closed[1:])}"
     line = (
         f"Multi-step oracle, the first {count} tasks: APGR {best[0]:.3f}, r2v there {ours[0]:.3f}, "
-        f"{REFERENCE} {theirs[0]:.3f}: r2v closes {said} of the gap. Solvable with at most "
+        f"{REFERENCE} {theirs[0]:.3f}: r2v closes {share} of the gap. Solvable with at most "
         + ", ".join(f"{calls}: {value:.3f}" for calls, value in enumerate(rescued))
         + " LLM steps."
     )
@@ -297,13 +297,13 @@ def main() -> None:
     )
     parser.add_argument("--condition", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
-    asked = parser.parse_args()
-    for condition in asked.condition:
-        pieces = pieces_in(asked.pieces, condition)
+    arguments = parser.parse_args()
+    for condition in arguments.condition:
+        pieces = pieces_in(arguments.pieces, condition)
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
         if pieces:
-            print("\n".join(table(pieces, condition, asked.planned, sized=asked.pieces == [OUTCOMES])))
+            print("\n".join(table(pieces, condition, arguments.planned, sized=arguments.pieces == [OUTCOMES])))
         else:
             print(f"{condition}: no piece (benchmarks/students.py)")
 

@@ -55,15 +55,15 @@ class Mutation:
 def mutations(source: str) -> list[Mutation]:
     """All changes that may be made to a module's functions."""
     tree = ast.parse(source)
-    made: list[Mutation] = []
+    changes: list[Mutation] = []
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             child.parent = node  # type: ignore[attr-defined]
     for node in ast.walk(tree):
         name = _function(node)
         if name is not None:
-            made += [replace(one, name=name) for one in _of(node, source)]
-    return sorted(set(made), key=lambda one: (one.line, one.start, one.kind))
+            changes += [replace(change, name=name) for change in _of(node, source)]
+    return sorted(set(changes), key=lambda change: (change.line, change.start, change.kind))
 
 
 def _function(node: ast.AST) -> str | None:
@@ -90,8 +90,8 @@ def _of(node: ast.AST, source: str) -> Iterator[Mutation]:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield from _whole("lost result", value, "None")
         case ast.Call(args=[first, second], keywords=[]) if first.lineno == second.end_lineno:
-            texts = [ast.get_source_segment(source, one) or "" for one in (second, first)]
-            if not any(isinstance(one, ast.Starred) for one in (first, second)):
+            texts = [ast.get_source_segment(source, operand) or "" for operand in (second, first)]
+            if not any(isinstance(operand, ast.Starred) for operand in (first, second)):
                 yield _mutation(
                     "swapped arguments", first.lineno, first.col_offset, second.end_col_offset, ", ".join(texts)
                 )
@@ -121,23 +121,23 @@ def applied(source: str, change: Mutation) -> str | None:
     if "(" in gap and change.kind in ("comparison", "arithmetic", "boolean"):
         return None
     lines[change.line - 1] = (line[: change.start] + change.text.encode() + line[change.end :]).decode()
-    made = "".join(lines)
+    changed = "".join(lines)
     try:
-        ast.parse(made)
+        ast.parse(changed)
     except SyntaxError:
         return None
-    return made if made != source else None
+    return changed if changed != source else None
 
 
 def modules(tree: Path) -> list[str]:
     """Return the package's own modules, without tests, documentation and installation scripts."""
-    found = []
+    names = []
     for path in sorted(tree.rglob("*.py")):
         inner = path.relative_to(tree)
         parts = {part.lower() for part in inner.with_suffix("").parts}
         if not parts & NOT_OURS and not inner.name.startswith(("test_", "__main", "__about")):
-            found.append(str(inner))
-    return found
+            names.append(str(inner))
+    return names
 
 
 def statuses(shell: BubblewrapShell, tests: str = "") -> tuple[dict[str, str], str]:
@@ -189,9 +189,9 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
     draw = generator("swebench-set", package)
     draw.shuffle(places)
     used: set[str] = set()
-    kept = 0
+    count_made = 0
     for seed, (module, change) in enumerate(places):
-        if kept == count:
+        if count_made == count:
             return
         if change.kind in used:
             continue
@@ -226,14 +226,14 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
             kind=change.kind,
             seed=seed,
             base_commit="",
-            split=SPLITS[kept % len(SPLITS)],
+            split=SPLITS[count_made % len(SPLITS)],
             problem_statement=statement(package, version, module, change, output, failed[0]),
             patch=f"diff --git a/{module} b/{module}\n" + "".join(diff),
             tests=(file,),
             FAIL_TO_PASS=tuple(failed),
             PASS_TO_PASS=tuple(sorted(draw.sample(passing, min(MOST_PASSING, len(passing))))),
         )
-        kept += 1
+        count_made += 1
         print(
             f"{recipe.instance_id} {change.kind}: {module} {change.name}, {len(failed)} fail, {len(passing)} pass",
             flush=True,
@@ -257,17 +257,18 @@ def main(words: Sequence[str] | None = None) -> int:
     packages = [tuple(line.split()[0].split("==")) for line in lines]
     chosen = arguments.packages or [name for name, _ in packages]
     there = recipes() if arguments.output == RECIPES and RECIPES.exists() else []
-    kept = [recipe for recipe in there if recipe.package not in chosen]
+    kept_recipes = [recipe for recipe in there if recipe.package not in chosen]
     with tempfile.TemporaryDirectory() as folder:
         fetch(Path(folder))
         for name, version in packages:
             if name in chosen:
                 archive = Path(folder, f"{name}-{version}.tar.gz")
                 for recipe in made_of(name, version, archive, arguments.each, Path(folder, "trees")):
-                    kept = sorted([*kept, recipe], key=lambda one: (one.package, one.seed))
-                    arguments.output.write_text("".join(f"{line_of(one)}\n" for one in kept))
+                    kept_recipes = sorted([*kept_recipes, recipe], key=lambda entry: (entry.package, entry.seed))
+                    arguments.output.write_text("".join(f"{line_of(entry)}\n" for entry in kept_recipes))
     print(
-        f"{len(kept)} recipes, {len({recipe.package for recipe in kept})} packages, {len({r.kind for r in kept})} kinds"
+        f"{len(kept_recipes)} recipes, {len({recipe.package for recipe in kept_recipes})} packages, "
+        f"{len({recipe.kind for recipe in kept_recipes})} kinds"
     )
     return 0
 

@@ -94,7 +94,7 @@ def main() -> None:
     for name, (cpu, wall) in rows.items():
         print(f"{name:<36} {cpu:.4f}    {wall:.4f}")
     mine, peer = rows["r2v experiments"], rows["hydra multirun, a process a point"]
-    print(f"r2v / hydra: {mine[0] / peer[0]:.2f} of the CPU, {mine[1] / peer[1]:.2f} of the time")
+    print(f"r2v / hydra: {mine[0] / peer[0]:.2f} of the CPU time, {mine[1] / peer[1]:.2f} of the wall time")
 
 
 if __name__ == "__main__":

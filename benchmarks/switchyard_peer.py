@@ -99,8 +99,8 @@ class Switchyard:
 
     def scores(self, messages: Sequence[Mapping[str, Any]]) -> list[float]:
         """The score of a state by each of `WINDOWS`."""
-        found: list[float] = self._ask({"messages": messages, "windows": WINDOWS})
-        return found
+        values: list[float] = self._ask({"messages": messages, "windows": WINDOWS})
+        return values
 
     def escalates(self, messages: Sequence[Mapping[str, Any]], threshold: float, window: int) -> bool:
         """The router's own decision at a threshold."""
@@ -152,8 +152,8 @@ def switchyard(world: str, home: Path = HOME) -> dict[str, Method]:
         if SWITCHYARD not in node.known:
             assert node.view is not None
             node.known[SWITCHYARD] = child().scores(conversation(node.view))
-        found: list[float] = node.known[SWITCHYARD]
-        return found
+        values: list[float] = node.known[SWITCHYARD]
+        return values
 
     def member(at: int) -> Rival:
         async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:

@@ -189,7 +189,9 @@ def _students(folder: Path, condition: str) -> list[str]:
 
 
 def _robustness() -> list[str]:
-    return robustness_table.table({one: _pieces(OUTCOMES, one) for one in ("clean", "noisy", "shift")}, MAIN_POINT)
+    return robustness_table.table(
+        {condition: _pieces(OUTCOMES, condition) for condition in ("clean", "noisy", "shift")}, MAIN_POINT
+    )
 
 
 def _outsiders_mark() -> list[str]:
@@ -273,8 +275,8 @@ def csv_files() -> dict[str, str]:
     """Return the text of each file of docs/results by its name. Raises InputError if outcomes are missing."""
     kinds: dict[str, dict[str, Table]] = {kind: {} for kind in (*STUDY_FILES, "parts")}
     for study, name in STUDIES.items():
-        for kind, one in zip(STUDY_FILES, markdown_tables(lines_of(name)), strict=False):
-            kinds[kind][study] = one
+        for kind, rows in zip(STUDY_FILES, markdown_tables(lines_of(name)), strict=False):
+            kinds[kind][study] = rows
         kinds["parts"][study] = parts_table(lines_of(name))
     *leads, runs = markdown_tables(lines_of("make mrp, all runs"))
     kinds["mrp_leads"] = dict(zip(("clean", "noisy", "shift"), leads, strict=True))

@@ -50,20 +50,20 @@ class Walk:
 
 def walks(count: int) -> list[Walk]:
     """Of games far behind any configuration's."""
-    tasks, made = TextWorld(games=FIRST_GAME + count, **SIZE).tasks()[FIRST_GAME:], []
+    tasks, seen = TextWorld(games=FIRST_GAME + count, **SIZE).tasks()[FIRST_GAME:], []
     for task in tasks:
         world, draw = TextWorld(games=1, **SIZE).make(), generator("textworld-base", "walk", task.task_id)
         page, _ = world.reset(seed=0, task=task)
         pages, commands = [page], list[str]()
         for _ in range(STEPS):
-            possible = [one for one in listed(pages[-1]) if not one.startswith(("look", "examine"))]
+            possible = [command for command in listed(pages[-1]) if not command.startswith(("look", "examine"))]
             commands.append(draw.choice(possible))
             page, _, over, _, _ = world.step(call(commands[-1]))
             pages.append(page)
             if over:
                 break
-        made.append(Walk(goal=task.goal, pages=tuple(pages), commands=tuple(commands)))
-    return made
+        seen.append(Walk(goal=task.goal, pages=tuple(pages), commands=tuple(commands)))
+    return seen
 
 
 def listed(page: str) -> list[str]:
@@ -79,8 +79,8 @@ def things(page: str) -> list[str]:
 def named(page: str) -> str | None:
     """Return a command of the page that acts on a thing of its objective; None if there is none."""
     objective = page.splitlines()[0]
-    found = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
-    for name in sorted(found, key=len, reverse=True):
+    names = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
+    for name in sorted(names, key=len, reverse=True):
         for command in listed(page):
             if re.search(rf"\b{re.escape(name)}\b", command) and not command.startswith(("examine", "drop")):
                 return command
@@ -93,13 +93,16 @@ def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random
     targets: list[int] = []
     for _ in range(6):
         shown = draw.sample([*names], size)
-        wanted = draw.choice(shown)
+        target = draw.choice(shown)
         commands = {name: f"{draw.choice(VERBS)} {name}" for name in shown}
         text = "\n".join(
-            [f"objective: Please {draw.choice(VERBS)} the {wanted}.", *(f"command: {one}" for one in commands.values())]
+            [
+                f"objective: Please {draw.choice(VERBS)} the {target}.",
+                *(f"command: {command}" for command in commands.values()),
+            ]
         )
         ids += tokenizer(f"<obs>{text}<act>")["input_ids"]
-        answer = tokenizer(f"{call(commands[wanted])}<eos>")["input_ids"]
+        answer = tokenizer(f"{call(commands[target])}<eos>")["input_ids"]
         targets += range(len(ids) + 1, len(ids) + len(answer) - 2)
         ids += answer
     return ids, targets
@@ -113,11 +116,13 @@ def transcript(walk: Walk, tokenizer: Any, draw: random.Random) -> Document:
         seen = tokenizer(f"<obs>{page}<act>")["input_ids"]
         targets += range(len(ids) + 2, len(ids) + len(seen) - 1) if number else ()
         ids += seen
-        wanted = named(page)
-        told = tokenizer(f"{call(wanted or command)}<eos>")["input_ids"]
-        targets += range(len(ids) + 1, len(ids) + len(told)) if wanted else range(len(ids) + 3, len(ids) + len(told))
-        ids += told
-        if wanted and wanted != command:
+        target = named(page)
+        answer = tokenizer(f"{call(target or command)}<eos>")["input_ids"]
+        targets += (
+            range(len(ids) + 1, len(ids) + len(answer)) if target else range(len(ids) + 3, len(ids) + len(answer))
+        )
+        ids += answer
+        if target and target != command:
             break  # its result is unknown
     return ids, targets
 
@@ -126,10 +131,10 @@ def pretrain(folder: Path, seed: int) -> None:
     """Make the base and write it with its tokenizer and `recipe.json`."""
     torch.set_num_threads(1)
     seen = walks(GAMES)
-    texts = [f"{one.goal}\n{page}" for one in seen for page in one.pages]
-    texts += [call(command) for one in seen for command in one.commands] * 2
+    texts = [f"{walk.goal}\n{page}" for walk in seen for page in walk.pages]
+    texts += [call(command) for walk in seen for command in walk.commands] * 2
     tokenizer = tokenizer_of(texts, TOKEN, VOCABULARY)
-    names = sorted({name for one in seen for page in one.pages for name in things(page)})
+    names = sorted({name for walk in seen for page in walk.pages for name in things(page)})
     print(f"{len(seen)} games, {len(names)} names, {time.process_time():.0f} CPU-s", flush=True)
     model = model_of(tokenizer, seed)
     optimizer = optimizer_of(model)
@@ -155,8 +160,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    pretrain(asked.folder, asked.seed)
+    arguments = parser.parse_args()
+    pretrain(arguments.folder, arguments.seed)
 
 
 if __name__ == "__main__":

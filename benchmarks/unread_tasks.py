@@ -42,12 +42,12 @@ DRAWS = 2000
 def runner_of(config: Config, folder: Path) -> MethodRunner:
     """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
-    made = {job: published(config, job).folder for job in ("preference", "verifier")}
+    artifacts = {job: published(config, job).folder for job in ("preference", "verifier")}
     return MethodRunner.of(
         EvaluateSettings.of(config),
         work,
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
     )
 
 
@@ -95,11 +95,11 @@ def played(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau:
 
 def draws_of(episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
     """Mean cost and success over tasks: each the estimate, then paired bootstrap draws."""
-    found = []
-    for values in ([one.billed_cost for one in episodes], [float(one.success) for one in episodes]):
+    draws = []
+    for values in ([episode.billed_cost for episode in episodes], [float(episode.success) for episode in episodes]):
         above = np.array(values, float)
-        found.append(np.concatenate([[above.mean()], bootstrap_draws(above, np.ones_like(above), DRAWS)]))
-    return found[0], found[1]
+        draws.append(np.concatenate([[above.mean()], bootstrap_draws(above, np.ones_like(above), DRAWS)]))
+    return draws[0], draws[1]
 
 
 def main() -> None:
@@ -114,27 +114,29 @@ def main() -> None:
         "--skip", type=int, default=0, help="of the last tasks, leave so many out: a look each (default: 0)"
     )
     parser.add_argument("--only", nargs="+", help="routers to play, r2v among them (default: all)")
-    asked = parser.parse_args()
-    config = load(Path(asked.config))
+    arguments = parser.parse_args()
+    config = load(Path(arguments.config))
     rows = read_rows(published(config, "router_features").folder / "router_features.jsonl")
     with tempfile.TemporaryDirectory(prefix="r2v-unread-") as folder:
         runner = runner_of(config, Path(folder))
-        specs = unread(config, runner, asked.num_tasks, asked.skip)
+        specs = unread(config, runner, arguments.num_tasks, arguments.skip)
         calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-        routers = {name: of for name, of in routers_of(config, runner, rows).items() if name in (asked.only or [name])}
+        routers = {
+            name: of for name, of in routers_of(config, runner, rows).items() if name in (arguments.only or [name])
+        }
         ends = {name: played(runner, name, specs) for name in (WEAK, STRONG)}
         points: dict[str, list[list[Episode]]] = {}
         spent: dict[float, float] = {}
         for name, (plays, method) in routers.items():
             own = name == OURS
-            targets = {(method, f"{budget:g}"): budget if own else spent[budget] for budget in asked.budgets}
+            targets = {(method, f"{budget:g}"): budget if own else spent[budget] for budget in arguments.budgets}
             placed = place_thresholds(ExecutedPlays(plays, calibration), targets, by="llm_call_rate" if own else "cost")
-            chosen = [placed[method, f"{budget:g}"] for budget in asked.budgets]
+            chosen = [placed[method, f"{budget:g}"] for budget in arguments.budgets]
             if own:
-                spent = {budget: one.outcome.cost for budget, one in zip(asked.budgets, chosen, strict=True)}
-            points[name] = [played(plays, method, specs, one.tau) for one in chosen]
+                spent = {budget: choice.outcome.cost for budget, choice in zip(arguments.budgets, chosen, strict=True)}
+            points[name] = [played(plays, method, specs, choice.tau) for choice in chosen]
             print(f"played {name}", flush=True)
-    show(asked.budgets, ends, points)
+    show(arguments.budgets, ends, points)
 
 
 def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[str, list[list[Episode]]]) -> None:
@@ -143,7 +145,7 @@ def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[
     areas: dict[str, FloatArray] = {}
     table = [["", *(f"at r2v's {budget:g}" for budget in budgets), "apgr", "r2v's is higher by", "same as r2v's"]]
     for name, played_at in points.items():
-        drawn = [draws_of(one) for one in played_at]
+        drawn = [draws_of(episodes) for episodes in played_at]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
         areas[name] = Curve.through(cost, success, low, high).apgr()
         ahead = areas[OURS] - areas[name]
@@ -158,7 +160,7 @@ def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[
         cells = [f"{c[1][0]:.3f} for {1e3 * c[0][0]:.2f}" for c in drawn]
         says = f"{ahead[0]:+.3f} [{bounds[0]:+.3f}, {bounds[1]:+.3f}]" if bounds and name != OURS else ""
         table.append([name, *cells, f"{areas[name][0]:.3f}", says, f"{alike:.2f}"])
-    print(f"{len(ends[WEAK])} tasks; success for mUSD an episode, as billed")
+    print(f"{len(ends[WEAK])} tasks; success for mUSD per episode, as billed")
     print(f"slm_only {low[1][0]:.3f} for {1e3 * low[0][0]:.2f}, llm_only {high[1][0]:.3f} for {1e3 * high[0][0]:.2f}")
     print(text_table(table))
 

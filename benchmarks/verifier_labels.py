@@ -101,7 +101,7 @@ class State:
 async def savable_states(runner: MethodRunner, split: str, discount: float, spec: EpisodeSpec) -> list[State]:
     """Return the savable states of one greedy episode of the policy."""
     played = await rollout_with_snapshots(runner.world.start(spec), runner.slm, runner.waves)
-    found = []
+    states = []
     for step in played.snapshots:
         shown = await runner.llm.act(step.view)
         best = await play_counterfactual(step.before, shown, runner.llm, runner.waves)
@@ -121,48 +121,50 @@ async def savable_states(runner: MethodRunner, split: str, discount: float, spec
             kind="student",
         )
         features = await runner.extractor.features(step.view, step.act.proposal)
-        found.append(State(example=example, expert=shown.text if differs else None, features=features))
-    return found
+        states.append(State(example=example, expert=shown.text if differs else None, features=features))
+    return states
 
 
 def states_of(
-    runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, kept: Path
+    runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, path: Path
 ) -> list[State]:
     """Of all episodes; played once, and kept in a file."""
-    if not kept.exists():
+    if not path.exists():
         every = runner.waves.run(partial(savable_states, runner, split, discount, spec) for spec in specs)
-        write_lines(kept, (to_line(state) for states in every for state in states))
-    return read_records(kept, State)
+        write_lines(path, (to_line(state) for states in every for state in states))
+    return read_records(path, State)
 
 
 def with_experts(states: Sequence[State]) -> list[VerifierExample]:
     """Return the policy's actions, and the expert's wherever it differs."""
     better = [
-        replace(one.example, action=one.expert, target=1.0, kind="expert") for one in states if one.expert is not None
+        replace(state.example, action=state.expert, target=1.0, kind="expert")
+        for state in states
+        if state.expert is not None
     ]
-    return in_order([*(one.example for one in states), *better])
+    return in_order([*(state.example for state in states), *better])
 
 
 def router_scores(kind: str, learnt: Sequence[State], held: Sequence[State], seed: int) -> FloatArray:
     """Return scores of the router's own model on its own features, fitted to predict costly actions."""
     names = select(learnt[0].features, GROUPS)
-    x, held_x = (np.array([[one.features[name] for name in names] for one in part]) for part in (learnt, held))
-    tasks = [one.example.task_id for one in learnt]
+    x, held_x = (np.array([[state.features[name] for name in names] for state in part]) for part in (learnt, held))
+    tasks = [state.example.task_id for state in learnt]
     weights = np.array([1 / tasks.count(task) for task in tasks])
-    part = fit_part(RouterConfig(model=kind), x, np.array([float(one.costly) for one in learnt]), weights, seed)
+    part = fit_part(RouterConfig(model=kind), x, np.array([float(state.costly) for state in learnt]), weights, seed)
     return np.array([part.predict(values) for values in held_x.tolist()])
 
 
 def costly_auroc(scores: FloatArray, held: Sequence[State]) -> float | None:
     """Of telling costly actions from others."""
-    return auroc(scores, np.array([one.costly for one in held]))
+    return auroc(scores, np.array([state.costly for state in held]))
 
 
 def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatArray:
     """AUROCs of costly actions, (1 + DRAWS,): of these states, then of tasks drawn anew, the same for all signals."""
-    tasks = list(dict.fromkeys(one.example.task_id for one in held))
-    task = np.array([tasks.index(one.example.task_id) for one in held])
-    costly = np.array([one.costly for one in held])
+    tasks = list(dict.fromkeys(state.example.task_id for state in held))
+    task = np.array([tasks.index(state.example.task_id) for state in held])
+    costly = np.array([state.costly for state in held])
     gaps = np.sign(scores[costly][:, None] - scores[~costly][None, :])
     wins = np.zeros((len(tasks), len(tasks)))
     np.add.at(wins, (task[costly][:, None], task[~costly][None, :]), (1 + gaps) / 2)
@@ -199,16 +201,16 @@ class Student:
         """Load the student, made by the pipeline first if it is missing."""
         config = load(Path("configs/mrp.yaml"), [f"seed={seed}", f"prefix=labels{seed}"])
         needed = upstream(["bc", "verifier"])
-        run_here(config, without=[one.name for one in JOBS if one.name not in needed])
+        run_here(config, without=[job.name for job in JOBS if job.name not in needed])
         folder = Path("outputs/verifier_labels") / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
         clone = published(config, "bc").folder / "final"
         runner = MethodRunner.of(
             EvaluateSettings.of(config), Work(folder=folder, fingerprint="", inputs={}, root=folder), policy=clone
         )
-        made = cls(config=config, runner=runner, folder=folder, clone=clone, learnt=[])
-        made.learnt.extend(made.played("train", train_tasks))
-        return made
+        student = cls(config=config, runner=runner, folder=folder, clone=clone, learnt=[])
+        student.learnt.extend(student.played("train", train_tasks))
+        return student
 
     def played(self, split: str, tasks: int) -> list[State]:
         """The states of the first tasks of a split."""
@@ -230,19 +232,19 @@ class Student:
         """Of an arm."""
         if kind == "corrupted":
             file = published(self.config, "verifier").file("verifier_data.jsonl")
-            return [one for one in read_examples(file) if one.split == "train"]
-        return with_experts(self.learnt) if kind == "pairs" else [one.example for one in self.learnt]
+            return [example for example in read_examples(file) if example.split == "train"]
+        return with_experts(self.learnt) if kind == "pairs" else [state.example for state in self.learnt]
 
     def scores(self, arm: Arm, held: Sequence[State]) -> FloatArray:
         """Return the costs that a verifier of this arm predicts for these actions."""
-        asked = [one.example for one in held]
-        return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, asked)
+        examples = [state.example for state in held]
+        return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, examples)
 
 
 def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
     """Return the baselines' scores, which need no verifier."""
     return {
-        **{name.partition(".")[2]: np.array([one.features[name] for one in held]) for name in ENTROPIES},
+        **{name.partition(".")[2]: np.array([state.features[name] for state in held]) for name in ENTROPIES},
         **{
             f"{kind}{FEATURES}": router_scores(kind, student.learnt, held, student.config.seed)
             for kind in ("logistic", "boosting")
@@ -253,10 +255,10 @@ def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
 def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]:
     """Yield the table of one student, line by line."""
     held, learnt, seed = student.unread(held_tasks, first_task), student.learnt, student.config.seed
-    tasks = len({one.example.task_id for one in learnt})
+    tasks = len({state.example.task_id for state in learnt})
     yield (
-        f"seed {seed}: {len(held)} savable states of {held_tasks} held-out tasks, {sum(one.costly for one in held)} "
-        f"costly actions; {len(learnt)} training states of {tasks} tasks"
+        f"seed {seed}: {len(held)} savable states of {held_tasks} held-out tasks, "
+        f"{sum(state.costly for state in held)} costly actions; {len(learnt)} training states of {tasks} tasks"
     )
     yield from ("", f"| signal | AUROC of costly actions | above {ENTROPY} | above boosting |", "|---|---|---|---|")
     drawn = {name: drawn_aurocs(scores, held, seed) for name, scores in rivals(student, held).items()}
@@ -272,15 +274,17 @@ def choose(students: Sequence[Student], tasks: int) -> None:
     """Print the AUROC of every recipe on calibration tasks, and the best of each arm."""
     held = [student.played("calibration", tasks) for student in students]
     for name in rivals(students[0], held[0]):
-        _print(name, [costly_auroc(rivals(*one)[name], one[1]) for one in zip(students, held, strict=True)])
+        _print(name, [costly_auroc(rivals(*pair)[name], pair[1]) for pair in zip(students, held, strict=True)])
     for arm in ARMS:
-        found = {}
+        results = {}
         for epochs, lr in product(EPOCHS, RATES):
             tried = replace(arm, epochs=epochs, lr=lr)
-            values = [costly_auroc(one.scores(tried, own), own) for one, own in zip(students, held, strict=True)]
-            found[f"{arm.name}, {epochs} epochs at {lr:g}"] = values
+            values = [
+                costly_auroc(student.scores(tried, own), own) for student, own in zip(students, held, strict=True)
+            ]
+            results[f"{arm.name}, {epochs} epochs at {lr:g}"] = values
             _print(f"{arm.name}, {epochs} epochs at {lr:g}", values)
-        _print("best: " + max(found, key=lambda name: fmean(value or 0.0 for value in found[name])), [])
+        _print("best: " + max(results, key=lambda name: fmean(value or 0.0 for value in results[name])), [])
 
 
 def _print(name: str, values: Sequence[float | None]) -> None:
@@ -295,12 +299,12 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=100, help="tasks (default: %(default)s)")
     parser.add_argument("--first-task", type=int, default=FIRST_TASK, help="default: %(default)s")
     parser.add_argument("--choose", action="store_true", help="try recipes on as many calibration tasks instead")
-    asked = parser.parse_args()
-    if asked.choose:
-        choose([Student.of(seed, asked.train) for seed in asked.seeds], asked.held_out)
+    arguments = parser.parse_args()
+    if arguments.choose:
+        choose([Student.of(seed, arguments.train) for seed in arguments.seeds], arguments.held_out)
         return
-    for seed in asked.seeds:
-        for line in measure(Student.of(seed, asked.train), asked.held_out, asked.first_task):
+    for seed in arguments.seeds:
+        for line in measure(Student.of(seed, arguments.train), arguments.held_out, arguments.first_task):
             print(line, flush=True)
 
 

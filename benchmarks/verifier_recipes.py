@@ -50,7 +50,7 @@ class Arm:
 
 
 def verifier_logits(
-    config: Config, arm: Arm, examples: Sequence[VerifierExample], clone: Path, asked: Sequence[VerifierExample]
+    config: Config, arm: Arm, examples: Sequence[VerifierExample], clone: Path, queries: Sequence[VerifierExample]
 ) -> FloatArray:
     """Return logits (queries,) of a verifier trained on `examples`."""
     policy = config.policy.trained()
@@ -64,7 +64,7 @@ def verifier_logits(
             train(model, rows, phase, seed=config.seed, folder=Path(folder), stop=lambda: False)
     else:
         train_on_pairs(model, in_order(examples), rows, phase, config.seed, cross_entropy=arm.loss == "both")
-    ids = [tuple(encode(example.messages, example.action)) for example in asked]
+    ids = [tuple(encode(example.messages, example.action)) for example in queries]
     ordered = sorted(range(len(ids)), key=lambda at: ids[at])  # steps of an episode come together
     logits = np.empty(len(ids))
     with torch.inference_mode():

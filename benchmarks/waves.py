@@ -161,7 +161,7 @@ def barrier(count: int, size: int | None, seen: Callable[[float, int], float], d
     return total
 
 
-def told(count: int, size: int | None, draw: int) -> float:
+def informed(count: int, size: int | None, draw: int) -> float:
     """Return the seconds of a policy that knows every length: conversations with most turns left leave first and at
     once, the others wait for them wherever that saves a batch."""
     lengths, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
@@ -170,18 +170,18 @@ def told(count: int, size: int | None, draw: int) -> float:
     while waiting or out:
         waiting.sort(key=lambda number: -left[number])
         while waiting:
-            longest = max((left[number] for _, _, crowd in out for number in crowd), default=0)
-            enough = math.ceil((len(waiting) + sum(len(crowd) for _, _, crowd in out)) / most)
+            longest = max((left[number] for _, _, batch in out for number in batch), default=0)
+            enough = math.ceil((len(waiting) + sum(len(batch) for _, _, batch in out)) / most)
             if left[waiting[0]] < longest and len(out) >= enough:
                 break
-            crowd, waiting = waiting[:most], waiting[most:]
-            turn = min(lengths[number] - left[number] for number in crowd)
-            heapq.heappush(out, (now + waits.next(turn), batches, crowd))
+            batch, waiting = waiting[:most], waiting[most:]
+            turn = min(lengths[number] - left[number] for number in batch)
+            heapq.heappush(out, (now + waits.next(turn), batches, batch))
             batches += 1
-        now, _, crowd = heapq.heappop(out)
-        for number in crowd:
+        now, _, batch = heapq.heappop(out)
+        for number in batch:
             left[number] -= 1
-        waiting += [number for number in crowd if left[number]]
+        waiting += [number for number in batch if left[number]]
     return now
 
 
@@ -219,8 +219,8 @@ def rolling(count: int, policy: DispatchPolicy, folder: Path, draw: int = 0) -> 
 
 async def _talk(model: ChatModel, number: int, turns: int) -> None:
     for turn in range(turns):
-        said = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
-        await model.reply(Request(messages=tuple(said), key=("bench", number, turn), max_tokens=16))
+        messages = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
+        await model.reply(Request(messages=tuple(messages), key=("bench", number, turn), max_tokens=16))
 
 
 def waiting(count: int) -> None:
@@ -266,7 +266,7 @@ def means(count: int, draws: int) -> None:
                 "barrier": barrier(count, size, at_once, draw),
                 "barrier, polling as we do": barrier(count, size, polled, draw),
                 "batches alone": ours,
-                "told every length": told(count, size, draw),
+                "all lengths known": informed(count, size, draw),
                 "bound": bound(count, draw),
             }
             for name, seconds in ways.items():
@@ -335,8 +335,8 @@ def _asked(provider: str, count: int, width: int, folder: Path) -> tuple[float, 
     from r2v.llm.providers.openai import OpenAI
 
     rate = rate_of(provider, "gpt-5.2" if provider == "openai" else "claude-haiku-4-5")
-    made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
-    remote = ProviderRemote(made, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
+    client: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
+    remote = ProviderRemote(client, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
     waves = Waves(max_conversations=width)
     model = waves.model(remote)
     waves.run(partial(_talk, model, number, 1) for number in range(count))

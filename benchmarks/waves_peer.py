@@ -91,10 +91,10 @@ def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple
             process.send_signal(signal.SIGKILL)
             process.wait()
         done = subprocess.run([*command, folder], env=environment, capture_output=True, text=True, timeout=300)
-        kept = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("KEPT")]
-        if not kept:
+        kept_counts = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("KEPT")]
+        if not kept_counts:
             print(done.stderr[-1500:], file=sys.stderr)
-        return kept[0] if kept else 0, len(emulator.ledger().bills)
+        return kept_counts[0] if kept_counts else 0, len(emulator.ledger().bills)
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def main() -> None:
     print(f"{'of 10 requests':<32}" + f"{'kept':>15}{'paid':>7}" * len(ways))
     for case, (faults, killed) in CASES.items():
         figures = [play(command, faults, killed) for command in ways.values()]
-        print(f"{case:<32}" + "".join(f"{kept:>15}{paid:>7}" for kept, paid in figures), flush=True)
+        print(f"{case:<32}" + "".join(f"{answers:>15}{paid:>7}" for answers, paid in figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def main() -> None:
         print(f"{name}: {part} median {statistics.median(seconds):.2f} s of {len(seconds)}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     calls = sum(map(len, spent.values()))
-    print(f"{(used.ru_utime + used.ru_stime) / calls:.2f} CPU-seconds a call, the workers' starts among them")
-    print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")
+    print(f"{(used.ru_utime + used.ru_stime) / calls:.2f} CPU-seconds per call, including the workers' starts")
+    print(f"{os.cpu_count()} processors, load average {os.getloadavg()[1]:.1f} over 5 minutes")
 
 
 if __name__ == "__main__":

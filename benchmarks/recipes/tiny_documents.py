@@ -78,8 +78,8 @@ def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str
     while len(keys) < stage.rows:
         key = {name: draw.choice(_VALUES[name][: stage.keys]) for name in names}
         if keys and stage.fields > 1 and draw.random() < stage.near:
-            kept = draw.choice(names)
-            key = draw.choice(keys) | {kept: key[kept]}
+            repeated = draw.choice(names)
+            key = draw.choice(keys) | {repeated: key[repeated]}
         if key not in keys:
             keys.append(key)
     return keys
@@ -88,7 +88,7 @@ def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str
 def relation(draw: random.Random) -> Document:
     """Rows of one field and the field that follows it, then the same again; the second field is the target."""
     (key, keys), (value, values), opener, tool = draw.choice(_RELATIONS)
-    pairs = [{key: known, value: draw.choice(values)} for known in draw.sample(keys, min(7, len(keys)))]
+    pairs = [{key: drawn_key, value: draw.choice(values)} for drawn_key in draw.sample(keys, min(7, len(keys)))]
     tokens, targets = [_OBS], []
     for pair in pairs:
         tokens += _line((opener, draw.choice(desk_vocabulary.KINDS)), **pair)
@@ -111,15 +111,15 @@ def dossier(draw: random.Random) -> Document:
         [_line(("row", kind), **record) for record in records],
         *([_line(("record", kind), **record)] for record in opened),
         [_line(("rule", kind), status=status, verb=verb) for status, verb in rules.items()],
-        [_line(("staff", team), state="free" if one == free else "busy", tech=one) for one in members],
+        [_line(("staff", team), state="free" if member == free else "busy", tech=member) for member in members],
     ]
     draw.shuffle(pages)
     tokens = [token for page in pages for token in (_OBS, *(token for line in page for token in line))]
     targets: list[int] = []
     for _ in range(stage.queries):
-        tool, told, settled = _query(records, opened, rules, free, draw)
-        tokens += [_ACT, *_line(("tool", tool), **told)]
-        targets += [len(tokens) - 1 - len(told) + at for at, name in enumerate(told) if name in settled]
+        tool, answer, settled = _query(records, opened, rules, free, draw)
+        tokens += [_ACT, *_line(("tool", tool), **answer)]
+        targets += [len(tokens) - 1 - len(answer) + at for at, name in enumerate(answer) if name in settled]
         tokens.append(_END)
     return tokens, targets
 

@@ -72,21 +72,23 @@ def _arguments(tool: str, seen: Sequence[TranscriptFields], draw: random.Random)
         "decide": (("record", "name", "team", "item", "id", "status"), ("rule", "status", "verb")),
         "find": (("kind", "name"),),
     }.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
-    found: TranscriptFields = {"text": draw.choice(WORDINGS)}
+    arguments: TranscriptFields = {"text": draw.choice(WORDINGS)}
     for group in groups:
         lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
             return None
-        agreeing = [fields for fields in lines if all(found.get(name, fields[name]) == fields[name] for name in group)]
-        found |= draw.choice(agreeing or lines)
-    return {name: found[name] for name in ARGUMENTS[tool]}
+        agreeing = [
+            fields for fields in lines if all(arguments.get(name, fields[name]) == fields[name] for name in group)
+        ]
+        arguments |= draw.choice(agreeing or lines)
+    return {name: arguments[name] for name in ARGUMENTS[tool]}
 
 
 def fresh_tasks(purpose: str, count: int) -> list[Task]:
     """Return `count` tasks whose goals differ from every goal of the benchmark."""
-    taken = {task.goal for task in Desk().tasks()}
+    goals = {task.goal for task in Desk().tasks()}
     spare = make_tasks(purpose, count + count // 10 + 10, 0)
-    return [task for task in spare if task.goal not in taken][:count]
+    return [task for task in spare if task.goal not in goals][:count]
 
 
 @cache

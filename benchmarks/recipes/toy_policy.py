@@ -244,7 +244,10 @@ def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int
 
 def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
     """Ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
-    rows = [[(tokenizer(text).input_ids, learned) for text, learned in one.pieces] for one in demonstrations]
+    rows = [
+        [(tokenizer(text).input_ids, learned) for text, learned in demonstration.pieces]
+        for demonstration in demonstrations
+    ]
     width = max(sum(len(ids) for ids, _ in row) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     learned = torch.zeros(len(rows), width, dtype=torch.bool)
