@@ -56,7 +56,7 @@ def phrases() -> Iterator[str]:
 
 
 def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Document:
-    """A page of made-up things and places, then the things in another order; their places are the targets."""
+    """Return a page of made-up things and places, then the things in another order; their places are the targets."""
     lines = [
         (f"{colour} {kind}", draw.choice(PLACES if sides else PLACES[::7]))
         for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)
@@ -71,7 +71,7 @@ def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Docum
 
 
 def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Document:
-    """A goal and made-up pages; the target after each is the place of the goal's thing, or that it is absent."""
+    """Return a goal and made-up pages; the target after each is the place of the goal's thing, or that it is absent."""
     things = [f"{colour} {kind}" for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)]
     article = draw.choice(("the", "a"))
     ids = tokenizer(f'<goal>go to {article} {things[0]} (layout "GoToLocal {draw.randrange(10**6)}")')["input_ids"]
@@ -88,7 +88,7 @@ def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Documen
 
 
 def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> Document:
-    """A random agent's walk in a layout; targets are its next observations and the place of the goal's thing."""
+    """Return a random agent's walk in a layout; targets are its next observations and the place of the goal's thing."""
     grid = laid_out(level, layout)
     ids = tokenizer(f'<goal>{grid.mission} (layout "{level} {layout}")<obs>{view(grid)}')["input_ids"]
     targets: list[int] = []
@@ -136,7 +136,7 @@ def pretrain(folder: Path, levels: list[str], seed: int) -> None:
 
 
 def conversations(levels: list[str]) -> Iterator[str]:
-    """Goals and pages, for the tokenizer's merges."""
+    """Return goals and pages, for the tokenizer's merges."""
     for level in levels:
         for layout in range(FIRST_LAYOUT, FIRST_LAYOUT + 60):
             grid = laid_out(level, layout)

@@ -58,7 +58,7 @@ class LongChain(ChainBenchmark):
 
 
 def resident_mb() -> float:
-    """This process's resident memory."""
+    """Return this process's resident memory in MB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

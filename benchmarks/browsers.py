@@ -70,7 +70,7 @@ def _resets(worlds: list[Any], tasks: Any) -> None:
 
 
 def _below() -> list[Path]:
-    """Folders of /proc of all descendants of this process."""
+    """Return the folders of /proc of all descendants of this process."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -84,7 +84,7 @@ def _below() -> list[Path]:
 
 
 def _spent() -> float:
-    """CPU-seconds of all live descendants of this process."""
+    """Return the CPU-seconds of all live descendants of this process."""
     seconds = 0.0
     for path in _below():
         try:
@@ -96,7 +96,7 @@ def _spent() -> float:
 
 
 def _memory() -> tuple[float, float]:
-    """MiB of the browsers below this process, and of all else."""
+    """Return the MiB of the browsers below this process, and of all its other descendants."""
     browsers = others = 0.0
     for path in _below():
         try:

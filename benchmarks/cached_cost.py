@@ -39,12 +39,12 @@ class Lengths:
     action: int
 
     def prompt(self, step: int) -> int:
-        """Tokens of the conversation at a step."""
+        """Return the tokens of the conversation at a step."""
         return self.head + (step + 1) * self.page + step * self.action
 
 
 def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Sequence[str], reread: float) -> float:
-    """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
+    """Return the USD of the small policy, its samples and its verifier in an episode, for a router with these features.
     `reread`: price of a token that was read at an earlier step, as a factor on `cost.slm.input`."""
     price, total = settings.cost.slm_price, 0.0
     tokens_read = {"slm": 0, "verifier": 0}
@@ -77,7 +77,8 @@ def price_of(model: str) -> Rate:
 
 
 def llm_usd(llm_steps: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
-    """USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt cache."""
+    """Return the USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt
+    cache."""
     listed = saved = 0.0
     before = None
     for index in (index for index, asks in enumerate(llm_steps) if asks):
@@ -91,7 +92,7 @@ def llm_usd(llm_steps: Iterable[bool], lengths: Lengths, rate: Rate, cache: Prom
 def fractions(
     results: Path, lengths: Lengths, models: Sequence[str], reread: float, groups: Sequence[str] | None
 ) -> list[list[str]]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     settings = load(results / "config.yaml")
     features = settings.router.features if groups is None else groups
     rates = {name: price_of(name) for name in models}

@@ -30,7 +30,7 @@ LARGE, SMALL = "gpt-5.2", "gpt-5-nano"
 
 
 def billed(call: Bill) -> float:
-    """USD of a direct call."""
+    """Return the USD of a direct call."""
     fresh = call.tokens_in - call.cached_in
     return rate_of(call.provider, call.model).usd(
         TokenCounts(fresh=fresh, cached=call.cached_in, output=call.tokens_out), batch=False
@@ -38,7 +38,7 @@ def billed(call: Bill) -> float:
 
 
 def words(cap: float, *, helper: bool) -> list[str]:
-    """The command of the stage, or of a helper."""
+    """Return the command of the stage, or of a helper."""
     settings = (
         f"prefix=caps teacher.provider=openai teacher.model_name={LARGE} teacher.max_tokens=64 teacher.mode=concurrent "
         f"teacher.max_usd={cap} teacher.preflight=false policy.provider=openai policy.model_name={SMALL} "

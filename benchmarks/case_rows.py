@@ -33,7 +33,7 @@ CHUNK = 64
 
 
 def case_index(config: Config) -> CaseIndex:
-    """The index of the steps that the published clone learnt from."""
+    """Return the index of the steps that the published clone learnt from."""
     recorded, cloned = published(config, "perturb"), json.loads(published(config, "bc").file(TASKS).read_text())
     tasks = set(cloned)
     episodes = StoredEpisodes(
@@ -44,7 +44,7 @@ def case_index(config: Config) -> CaseIndex:
 
 
 def rows_with_cases(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow], path: Path) -> list[FeatureRow]:
-    """The rows with the features of the group. Read from `path`, or made and written there."""
+    """Return the rows with case-support features, read from `path`, or made and written there."""
     if not path.exists():
         began = time.process_time()
         cfg = RouterFeaturesSettings.of(config)
@@ -68,7 +68,7 @@ def rows_with_cases(runner: MethodRunner, config: Config, rows: Sequence[Feature
 
 
 async def _walked(tree: RoutingTree, rows: Sequence[FeatureRow]) -> list[FeatureRow]:
-    """The rows of one episode; the LLM acted at the steps that the small policy did not."""
+    """Return the rows of one episode; the LLM acted at the steps that the small policy did not."""
     by_step, new_rows = {row.step_idx: row for row in rows}, list[FeatureRow]()
     node = await tree.root()
     for step in range(max(by_step) + 1):

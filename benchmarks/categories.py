@@ -43,7 +43,7 @@ CLEAN = "clean"
 
 
 def conditions() -> dict[str, PerturbationsConfig]:
-    """Name -> perturbations: none, and each category alone."""
+    """Return name -> perturbations: none, and each category alone."""
     names = PerturbationsConfig.categories()
     nothing: dict[str, Any] = {name: CategoryConfig() for name in names}
     alone = {name: {**nothing, name: CategoryConfig(prob=PROBABILITY)} for name in names}
@@ -51,7 +51,7 @@ def conditions() -> dict[str, PerturbationsConfig]:
 
 
 def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, list[list[int]]]:
-    """Of a student by condition: 1 for success, by method and task."""
+    """Play a student under each condition; return condition -> 1 for success, by method and task."""
     trained = student(config)
     everybody = rivals(
         config, trained.rows, {task.task_id: task.goal for task in trained.runner.world.benchmark.tasks()}
@@ -82,7 +82,7 @@ def stored(folder: Path = KEPT) -> list[dict[str, FloatArray]]:
 
 
 def table(students: Sequence[dict[str, FloatArray]]) -> list[str]:
-    """A row for each category."""
+    """Return a row for each category."""
     # Each array has the shape (methods, students, tasks).
     by_name = {name: np.stack([outcomes[name] for outcomes in students], axis=1) for name in students[0]}
     clean, ours = by_name[CLEAN], METHODS.index(OURS)

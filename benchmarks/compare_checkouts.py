@@ -28,7 +28,7 @@ _COMMIT = re.compile(rb'"git_commit": ?"[0-9a-f]{40}"')
 
 
 def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
-    """(path below the checkout, file) of every content file, through the links that publish artifacts."""
+    """Return (path below the checkout, file) of every content file, through the links that publish artifacts."""
     for root in ROOTS:
         for folder, _, names in os.walk(checkout / root, followlinks=True):
             for name in sorted(names):
@@ -45,7 +45,7 @@ def same(old: Path, new: Path) -> bool:
 
 
 def first_difference(old: Path, new: Path) -> str:
-    """The first line in which two text files differ, cut short; or that they are no text."""
+    """Return the first line in which two text files differ, cut short, or a note that they are no text."""
     try:
         lines = zip_longest(old.read_text().splitlines(), new.read_text().splitlines(), fillvalue="(ends)")
         number, left, right = next((n, a, b) for n, (a, b) in enumerate(lines, start=1) if a != b)

@@ -77,7 +77,7 @@ class Recording:
         self.actor, self.kept = actor, list[State]()
 
     async def act(self, view: StepView) -> Act:
-        """The actor's action."""
+        """Return the actor's action."""
         act = await self.actor.act(view)
         assert act.proposal is not None
         self.kept.append((view, act.proposal))
@@ -85,7 +85,7 @@ class Recording:
 
 
 def played(policy: Path, config: Config, folder: Path) -> list[dict[str, Any]]:
-    """The states of the small policy's episodes; the teacher's recorded steps are written to `folder` as an index."""
+    """Return the states of the small policy's episodes; write the teacher's recorded steps to `folder` as an index."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.llm.scripted import ScriptedBackend
     from r2v.llm.waves import Waves
@@ -114,7 +114,7 @@ def played(policy: Path, config: Config, folder: Path) -> list[dict[str, Any]]:
 
 
 def plain(view: StepView, reply: Reply) -> dict[str, Any]:
-    """A state as JSON."""
+    """Return a state as JSON."""
     sample = reply.samples[0]
     return {
         "task_id": view.task_id,
@@ -176,7 +176,7 @@ def states_of(records: Iterable[Mapping[str, Any]]) -> list[State]:
 
 
 def forked(work: Callable[[], float]) -> float:
-    """The figure that the work gives in a child process. It makes its states itself: the first touch of an inherited
+    """Return the result of the work in a child process, which makes its states itself: the first touch of an inherited
     page of memory would count."""
     read, write = os.pipe()
     if not (child := os.fork()):
@@ -189,7 +189,7 @@ def forked(work: Callable[[], float]) -> float:
 
 
 def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
-    """The figures of this checkout, by kind of states and part."""
+    """Return the figures of this checkout, by kind of states and part."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     model, index, untrusted = load(router), CaseIndex.load(folder / "cases"), Desk.capabilities.untrusted
     inference, instruments = InferenceConfig(), Instruments()

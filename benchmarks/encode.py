@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"<[|｜]?[\w▁]{1,40}[|｜]?>|</[a-z_]{2,24}>|\[/?[A-Z_]
 
 
 def shipped() -> dict[str, str]:
-    """TRL's templates by name, without the variants made for training."""
+    """Return TRL's templates by name, without the variants made for training."""
     spec = find_spec("trl")
     assert spec is not None and spec.origin is not None
     files = sorted((Path(spec.origin).parent / "chat_templates").glob("*.jinja"))
@@ -41,7 +41,7 @@ def shipped() -> dict[str, str]:
 
 
 def learnt(texts: Sequence[str]) -> str:
-    """A byte-level BPE, as JSON."""
+    """Return a byte-level BPE, as JSON."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -51,14 +51,14 @@ def learnt(texts: Sequence[str]) -> str:
 
 
 def learnt_texts() -> tuple[list[str], str]:
-    """The pages of the docs, and a BPE of them and the sources."""
+    """Return the pages of the docs, and a BPE of them and the sources."""
     texts = [path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))]
     sources = [path.read_text() for path in sorted((Path(__file__).parents[1] / "r2v").rglob("*.py"))]
     return texts, learnt([*texts, *sources])
 
 
 def tokenizer(bpe: str, template: str) -> Any:
-    """The BPE with a template and a token for each of its control words."""
+    """Return the BPE with a template and a token for each of its control words."""
     inner = Tokenizer.from_str(bpe)
     roles = [f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "observation")]
     words = list(dict.fromkeys([*_CONTROL.findall(template), *roles]))
@@ -74,7 +74,7 @@ def pages(texts: Sequence[str], steps: int) -> list[str]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of the process."""
+    """Return the CPU seconds of a call."""
     start = time.process_time()
     work()
     return time.process_time() - start

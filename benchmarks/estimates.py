@@ -56,7 +56,7 @@ def answer_of(benchmark: str, small: str) -> Answer:
 
 
 def as_history(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Goal, then pages and actions in their roles: a provider knows only user and assistant."""
+    """Return the goal, then pages and actions in their roles: a provider knows only user and assistant."""
     dialogue = [message for message in messages if message.role != "system"]
     goal, _, page = dialogue[0].text.partition("\n\n")
     first = [Message(role="user", content=goal), *([Message(role="tool", content=page)] if page else [])]

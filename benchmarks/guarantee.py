@@ -53,7 +53,7 @@ class Held:
     usd_of_llm_only: float = 0.0
 
     def row(self) -> str:
-        """Of the table."""
+        """Return its row of the table."""
         if self.tau is None:
             return f"| {self.student} | {self.alpha:g} | {self.verdict} | | | |"
         low, high = wilson(self.failed, self.tasks)
@@ -66,7 +66,7 @@ class Held:
 
 
 def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[Held]:
-    """Each promise to a student, played."""
+    """Play each promise to a student and return the outcomes."""
     trained = student(config)
     runner, benchmark = trained.runner, trained.runner.world.benchmark
     ours = own_score(rivals(config, trained.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])

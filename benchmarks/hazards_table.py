@@ -16,8 +16,9 @@ from r2v.evaluation.measures.statistics import FloatArray
 
 
 def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
-    """Attack success, and success by category of perturbation, at the main point: for each method over the episodes in
-    which its own path was hit, all seeds together, with a 95 % bootstrap over tasks. Empty if no piece records hits."""
+    """Return attack success, and success by category of perturbation, at the main point: for each method over the
+    episodes in which its own path was hit, all seeds together, with a 95 % bootstrap over tasks. Empty if no piece
+    records hits."""
     whole = [name for name in methods if not name.startswith(WITHOUT)]
     keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in whole)]
     hit_pieces = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]

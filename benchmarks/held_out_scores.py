@@ -44,7 +44,7 @@ class HeldOut:
 
 
 def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
-    """Scores of every calibration task by a router that has not seen it."""
+    """Return scores of every calibration task by a router that has not seen it."""
     labels = labelled(rows, "counterfactual", cfg.canary_price)
     train = [row for row in labels if row.split == "train"]
     tasks = sorted({row.task_id for row in labels if row.split == "calibration"})

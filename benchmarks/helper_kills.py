@@ -51,7 +51,7 @@ _LATEST = 1.5
 
 
 def started(folder: Path, words: Sequence[str], log: Path) -> int:
-    """A command in a fork; the id of its process."""
+    """Start a command in a fork and return the id of its process."""
     pid = os.fork()
     if pid:
         return pid
@@ -64,7 +64,7 @@ def started(folder: Path, words: Sequence[str], log: Path) -> int:
 
 
 def ended(pid: int, log: Path) -> None:
-    """Wait for a process, which must end with 0."""
+    """Wait for a process, which must end with exit code 0."""
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise SystemExit(f"a process ended with {code}: {log.read_text()[-2000:]}")
 
@@ -83,12 +83,12 @@ def plays(project: Path) -> tuple[int, bool]:
 
 
 def result(project: Path, prefix: str) -> dict[str, str]:
-    """The hashes of the evaluation's files."""
+    """Return the hashes of the evaluation's files."""
     return content_files((project / "results" / prefix).resolve())
 
 
 def undisturbed(values: argparse.Namespace) -> None:
-    """The pipeline up to its router, and its evaluation alone."""
+    """Run the pipeline up to its router, and its evaluation alone."""
     project, alone = values.state / "made", values.state / "alone"
     if not (values.state / "made.json").exists():
         project.mkdir(exist_ok=True)

@@ -67,7 +67,7 @@ class Ran:
 
 
 def measured(trainer: Trainer) -> FloatArray:
-    """Scores (problems, turns) of the held-out problems, without a draw."""
+    """Return scores (problems, turns) of the held-out problems, decoded greedily."""
     episodes = play_many(
         trainer.held_out,
         roles=trainer.roles,
@@ -105,7 +105,7 @@ def ran(config: Config, split: str) -> Ran:
 
 
 def checked(guided: bool, config: Config) -> int:
-    """Answers of an episode that are checked."""
+    """Return the number of an episode's checked answers."""
     h = config.hierarchical
     return 1 + (h.turns - 1) * (h.guidance.hints if guided else 1)
 
@@ -132,7 +132,7 @@ def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
 
 
 def shown(values: FloatArray) -> str:
-    """A mean over problems (problems, seeds) in per cent, with its interval."""
+    """Return a mean over problems (problems, seeds) in per cent, with its interval."""
     low, high = cluster_bootstrap_ci(values)
     return f"{100 * values.mean():5.1f} [{100 * low:5.1f}, {100 * high:5.1f}]"
 
@@ -147,7 +147,7 @@ def apart(what: str, a: FloatArray, b: FloatArray) -> None:
 
 
 def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
-    """All arms, then their differences."""
+    """Print all arms, then their differences."""
     before = {arm: np.stack([run.before for run in runs], 1) for arm, runs in results.items()}
     after = {arm: np.stack([run.after for run in runs], 1) for arm, runs in results.items()}
     problems = len(before["full"])

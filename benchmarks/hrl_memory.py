@@ -85,7 +85,7 @@ class ExactPrompter:
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """The same for the guidance."""
+        """Return tokens drawn for the guidance."""
         return self._drawn("hint", problem.id, str(rounds), answer)
 
     def _drawn(self, *key: str) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ def _drawn(draw: random.Random, folder: Path) -> TrainerCase:
 
 
 def write_models(folder: Path, values: dict[str, Any], reader: int) -> None:
-    """A decoder and an encoder of random weights, each with a tokenizer, as hub folders."""
+    """Write a decoder and an encoder of random weights, each with a tokenizer, as hub folders."""
     from tokenizers import Tokenizer, models
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -188,7 +188,7 @@ def _lookup(case: MeasuredCase) -> MeasuredMemory:
 
 
 def planned(case: TrainerCase) -> dict[str, int]:
-    """By phase, the bytes that the plan of the configuration predicts."""
+    """Return the bytes that the plan predicts, by phase."""
     policy, h = case.config.policy, case.config.hierarchical
     job = job_of_hierarchical(policy, h, REHEARSED, answer)
     strategy = Strategy(placement=h.placement, checkpoint=bool(h.gradient_checkpointing))  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def planned(case: TrainerCase) -> dict[str, int]:
 
 
 def tracked(case: TrainerCase, folder: Path) -> dict[str, int]:
-    """By phase, the bytes that the trainer took."""
+    """Return the bytes that the trainer used, by phase."""
     trainer = _trainer(case, folder)
     for phase in ("rollout", "insert", "critic", "advantages", "actor", "guidance"):
         trainer._phases[phase]()
@@ -260,7 +260,7 @@ def _standing(trainer: Trainer) -> dict[str, list[Tensor]]:
 
 
 def _requests(trainer: Trainer, role: str) -> list[GenerationRequest]:
-    """Those of an iteration's first answers, or of its hints."""
+    """Return the requests of an iteration's first answers, or of its hints."""
     prompter, h = trainer.prompter, trainer.h
     count = 1 if role == "actor" else h.guidance.hints
     prompts = [
@@ -281,7 +281,7 @@ def _peak(tracker: Tracker, act: Any) -> int:
 
 
 def compared(case: TrainerCase, folder: Path) -> dict[str, tuple[int, int]]:
-    """By phase, bytes planned and tracked."""
+    """Return bytes planned and tracked, by phase."""
     predicted, seen = planned(case), tracked(case, folder)
     return {name: (predicted[name], seen[name]) for name in PHASES}
 

@@ -36,12 +36,12 @@ HELD_OUT = 12
 
 
 def problems() -> list[dict[str, str]]:
-    """All sums of two numbers from 1 to 6."""
+    """Return all sums of two numbers from 1 to 6."""
     return [{"problem": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(1, 7) for b in range(1, 7)]
 
 
 def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int) -> dict[str, Any]:
-    """The configuration of an arm."""
+    """Return the configuration of an arm."""
     return {
         "seed": seed,
         "policy": {"model_name": str(model), "lora_r": 8, "dtype": "bfloat16", "device": "cpu", "max_seq_len": 256},
@@ -98,7 +98,7 @@ def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[s
 
 
 def table(outcomes: list[dict[str, Any]]) -> list[str]:
-    """Markdown: held-out accuracy of both answers before and after, in %."""
+    """Return Markdown lines: held-out accuracy of both answers before and after, in %."""
     rows = [
         "| arm | iterations | answer 1, untrained | trained | answer 2, untrained | trained | CPU-s |",
         "|---|---|---|---|---|---|---|",

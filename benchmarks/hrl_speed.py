@@ -71,7 +71,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self) -> Iterator[list[float]]:
-        """Seconds of the block, in a list that is filled when it has ended."""
+        """Time the block; its seconds are appended to the yielded list at the end."""
         elapsed = list[float]()
         self._wait()
         began = time.perf_counter()
@@ -84,11 +84,11 @@ class Stopwatch:
             torch.cuda.synchronize()
 
     def add(self, work: str, tokens: float, seconds: float) -> None:
-        """A round of it."""
+        """Add a round's tokens and seconds of a kind of work."""
         self.rounds[work].append((tokens, seconds))
 
     def close(self) -> None:
-        """The round's parts have been added."""
+        """Add the whole round, once its parts were added."""
         self.add(
             "round",
             self.rounds["generation"][-1][0],
@@ -96,12 +96,12 @@ class Stopwatch:
         )
 
     def of(self, work: str) -> float:
-        """Tokens per second: the median of all rounds but the first; NaN for work that is not done."""
+        """Return tokens per second: the median of all rounds but the first; NaN for work that is not done."""
         return statistics.median(tokens / seconds for tokens, seconds in self.rounds.get(work, [])[1:] or [(nan, 1.0)])
 
 
 def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
-    """A model of this shape with random weights, and the toy policy's tokenizer."""
+    """Write a model of this shape with random weights, with the toy policy's tokenizer, and return its folder."""
     tokenizer = build_tokenizer()
     own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
     config = AutoConfig.for_model(
@@ -124,7 +124,7 @@ def texts(count: int, problems: int) -> list[str]:
 
 
 def ours(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
-    """Rates, and the peak in GiB (0 on a CPU)."""
+    """Return the rates of R2V, and the peak in GiB (0 on a CPU)."""
     policy = PolicyConfig(
         model_name=str(model),
         lora_r=RANK,
@@ -260,7 +260,7 @@ class Stepping(TrainerCallback):  # type: ignore[misc]
 
 
 def theirs(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, folder: Path) -> tuple[Stopwatch, float]:
-    """The same of TRL."""
+    """Return the rates of TRL, and the peak in GiB (0 on a CPU)."""
     rows = len(prompts) * arguments.samples
     settings = GRPOConfig(
         output_dir=str(folder),

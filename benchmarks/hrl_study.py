@@ -92,7 +92,7 @@ class ToldPrompter(Prompter):
         self.right = right
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """The prompt with this study's hints."""
+        """Return the prompt with this study's hints."""
         return super().answer(problem, [(answer, self._hint(problem.text)) for answer, _ in rounds])
 
     def _hint(self, text: str) -> str:
@@ -106,7 +106,7 @@ class ToldPrompter(Prompter):
 
 
 def configured(path: Path, arm: str, seed: int, factor: float, iterations: int | None) -> Config:
-    """An arm's configuration, with the answers checked an iteration of the whole method."""
+    """Return an arm's configuration, with as many checked answers per iteration as `full`."""
     own = [*SIZE, *STUDY_ARMS[arm], f"seed={seed}"]
     h, whole = load(path, own).hierarchical, load(path, SIZE).hierarchical
     answers = whole.episodes * (1 + whole.guidance.hints)
@@ -120,7 +120,7 @@ def configured(path: Path, arm: str, seed: int, factor: float, iterations: int |
 
 
 def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
-    """Of both answers a digit for each problem; greedy."""
+    """Return a string of digits for each answer, 1 for a right one of a problem; greedy decoding."""
     h = trainer.h if trainer.h.turns > 1 else replace(trainer.h, turns=2, rewards=[0.0, 1.0])
     episodes = play_many(
         problems,
@@ -199,7 +199,7 @@ class Untrained:
         self._known: dict[tuple[Any, ...], list[str]] = {}
 
     def of(self, arm: str, trainer: Trainer, split: Split) -> list[str]:
-        """As of `measured`."""
+        """Return the result of `measured` for the untrained policy."""
         hinted = arm if arm.endswith("hints") else ""
         key = (hinted, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
         if key not in self._known:

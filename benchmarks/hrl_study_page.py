@@ -16,31 +16,31 @@ Runs = Sequence[dict[str, Any]]
 
 
 def finished_runs(path: Path, iterations: int, episodes: int) -> list[dict[str, Any]]:
-    """The runs of this size that there are."""
+    """Return the finished runs of this size."""
     lines = path.read_text().splitlines() if path.exists() else []
     runs = [json.loads(line) for line in lines]
     return [run for run in runs if (run["iterations"], run.get("episodes")) == (iterations, episodes)]
 
 
 def right(digits: str) -> float:
-    """Right answers in %."""
+    """Return the right answers in %."""
     return 100 * digits.count("1") / len(digits)
 
 
 def grid(runs: Runs, arm: str) -> dict[float, dict[str, Any]]:
-    """By factor of the rates the runs of the grid: those under the seed that was measured on `tune` too."""
+    """Return the runs of the grid by factor: those under the seed that was measured on `tune` too."""
     return {run["factor"]: run for run in runs if run["arm"] == arm and "tune" in run["after"]}
 
 
 def chosen(runs: Runs, arm: str) -> float:
-    """The factor with the most right last answers on `tune`; of equal ones the configuration's own, then the least."""
+    """Return the factor with the most right last answers on `tune`; ties go to 1, then to the least."""
     by_factor = {factor: right(run["after"]["tune"][1]) for factor, run in grid(runs, arm).items()}
     return max(by_factor, key=lambda factor: (by_factor[factor], factor == 1.0, -factor), default=1.0)
 
 
 def table(runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Markdown: each arm at the rates that `tune` chose, on the split `eval`, with intervals over problems drawn
-    whole; then the grid that they were chosen from."""
+    """Return Markdown lines: each arm at the rates that `tune` chose, on the split `eval`, with intervals over problems
+    drawn whole; then the grid that they were chosen from."""
     spent = sum(run["cpu_s"] for run in runs) / 3600
     rows = [
         f"{len(runs)} runs, {spent:.2f} CPU-hours.",
@@ -77,7 +77,7 @@ def _percent(runs: Runs, when: str, turn: int) -> str:
 
 
 def picture(runs: Runs, arms: Sequence[str], path: Path) -> None:
-    """Curves as `path`.svg: right last answers of the training's own draws, mean of the seeds and of five
+    """Draw curves as `path`.svg: right last answers of the training's own draws, mean of the seeds and of five
     iterations."""
     import matplotlib
 

@@ -53,7 +53,7 @@ _POLL_SECONDS = 0.002
 
 
 def started(folder: Path, config: Path, log: Path) -> int:
-    """`r2v run` in a folder; the id of its process."""
+    """Start `r2v run` in a folder and return the id of its process."""
     pid = os.fork()
     if pid:
         return pid
@@ -66,7 +66,7 @@ def started(folder: Path, config: Path, log: Path) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a living process's first thread."""
+    """Return the CPU time of a living process's first thread."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -121,7 +121,7 @@ def attempt(folder: Path, values: argparse.Namespace, log: Path) -> Attempt:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """The hash of every content file of every artifact, read anew, and of every table."""
+    """Return the hash of every content file of every artifact, and of every table."""
     hashes: dict[str, str] = {}
     for manifest in sorted(folder.glob(f"outputs/.artifacts/*/{ARTIFACT_MANIFEST}")):
         recorded = json.loads(manifest.read_text())["files"]

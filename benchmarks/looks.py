@@ -41,13 +41,13 @@ class Look:
 
 
 def look_at(world: str, first: int, count: int, study: str, again: str = "") -> Look:
-    """A look that begins now, by the code that is here."""
+    """Return a look that begins now, by this checkout's code."""
     today = f"{datetime.date.today()}"
     return Look(world=world, first=first, count=count, study=study, commit=git_commit() or "", date=today, again=again)
 
 
 def read_looks(path: Path) -> list[Look]:
-    """All of a ledger, oldest first."""
+    """Load all looks of a ledger, oldest first."""
     return [Look(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 

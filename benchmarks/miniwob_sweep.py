@@ -41,7 +41,7 @@ class Arm:
         self.failures: dict[str, str] = {}
 
     def play(self, task: Task) -> None:
-        """Reset, a few steps, close."""
+        """Reset, make a few steps, and close."""
         world = WorkerEnvironment(self.pool, limits=WorldLimits(reset_seconds=120, step_seconds=60), tools=())
         since = time.perf_counter()
         _, info = world.reset(seed=1, task=task)
@@ -66,7 +66,7 @@ class Arm:
 
 
 def plain(folder: Path) -> WorkerPool:
-    """Workers of plain BrowserGym, with Debian's browser where playwright looks for its own."""
+    """Return workers of plain BrowserGym, with Debian's browser where playwright looks for its own."""
     build = folder / PLAYWRIGHT_BUILD
     build.mkdir(parents=True)
     (build / "chrome").symlink_to(find_chromium())

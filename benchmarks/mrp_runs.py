@@ -122,19 +122,19 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Run:
-        """Of a folder of `OUTCOMES`."""
+        """Load a run from a folder of `OUTCOMES`."""
         with (folder / "comparisons.csv").open() as lines:
             comparisons = list(csv.DictReader(lines))
         outcomes = [json.loads(line) for line in lines_of(folder / "outcomes.jsonl.zst")]
         return cls(json.loads((folder / "run.json").read_text()), comparisons, outcomes)
 
     def methods(self, condition: str) -> list[str]:
-        """Those with a curve."""
+        """Return the methods with a curve."""
         names = [row["method"] for row in self.outcomes if row["condition"] == condition]
         return [method for method in dict.fromkeys(names) if method not in (WEAK, STRONG)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
-        """APGR in every draw of tasks, (draws,)."""
+        """Return APGR in every draw of tasks, (draws,)."""
         drawn = {}
         for row in self.outcomes:
             if row["condition"] == condition and row["method"] in (WEAK, STRONG, method):
@@ -146,7 +146,7 @@ class Run:
         return Curve.through(cost, success, low, high).apgr()
 
     def verdicts(self, condition: str, method: str) -> set[str]:
-        """Of the comparisons with a baseline that count dollars: higher, lower, inconclusive."""
+        """Return the verdicts of the dollar comparisons with a baseline: higher, lower, inconclusive."""
         return {
             row["verdict"]
             for row in self.comparisons
@@ -155,7 +155,7 @@ class Run:
 
 
 def table(runs: Sequence[Run], condition: str) -> list[str]:
-    """The lines of a condition."""
+    """Return the lines of a condition."""
     baselines = [name for name in runs[0].methods(condition) if name != OURS and name in ROUTERS]
     counts, shares = _draws(runs, condition)
     ours = np.stack([run.areas(condition, OURS, counts) for run in runs])
@@ -184,7 +184,7 @@ def table(runs: Sequence[Run], condition: str) -> list[str]:
 
 
 def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
-    """The mean lead with its interval, the mean of each kind of kernels, the least and the largest."""
+    """Return the mean lead with its interval, the mean of each kind of kernels, the least and the largest."""
     mean = (lead * shares).sum(axis=0)
     cells = [f"{mean[0]:+.3f} {bounds(mean[1:])}"]
     for kernels in KERNELS:
@@ -194,7 +194,7 @@ def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
 
 
 def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
-    """Counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
+    """Return the counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
     estimate, then in every draw of tasks and of training seeds."""
     tasks = len(next(row for row in runs[0].outcomes if row["condition"] == condition)["tasks"])
     by_task = generator_of(tasks).multinomial(tasks, [1 / tasks] * tasks, size=DRAWS)

@@ -34,11 +34,11 @@ class Operator(Protocol):
     """Cosmic Ray's operator interface. A node is one of parso's syntax tree, a position (line, column)."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """Start and end of each place of this node that the operator may change."""
+        """Yield start and end of each position of this node that the operator may change."""
         ...
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The node after the change of its `index`-th place."""
+        """Return the node after the change of its `index`-th place."""
         ...
 
 
@@ -61,7 +61,7 @@ class DropStatement:
         )
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The statement with `pass` in its place."""
+        """Return the statement with `pass` in its place."""
         import parso
 
         dropped = node.children[0]
@@ -83,7 +83,7 @@ class Membership:
         return [part for part in node.children[1::2] if part.get_code().split() in (["in"], ["not", "in"])]
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The comparison with the other operator."""
+        """Return the comparison with the other operator."""
         import parso
 
         operator = self._operators(node)[index]
@@ -114,7 +114,7 @@ class Mutant:
 
 
 def drawn_mutants(root: Path, modules: list[str], count: int) -> dict[str, list[Mutant]]:
-    """A fixed sample of `count` over the modules of a checkout, by their size, at least 6 of each."""
+    """Return a fixed sample of `count` over the modules of a checkout, by their size, at least 6 of each."""
     places = {module: _places(root, module) for module in modules}
     total = sum(map(len, places.values()))
     least = min(6, count // len(modules))
@@ -136,7 +136,7 @@ class _Place:
 
 
 def _places(root: Path, module: str) -> list[_Place]:
-    """Every place of a module below r2v/, in the order in which mutants are drawn."""
+    """Return every place of a module below r2v/, in the order in which mutants are drawn."""
     import parso
     from cosmic_ray.ast import ast_nodes
 
@@ -158,7 +158,7 @@ def _places(root: Path, module: str) -> list[_Place]:
 
 
 def _mutants(root: Path, module: str, places: list[_Place]) -> Iterator[Mutant]:
-    """The mutants of these places, without those that are no Python or mean the same."""
+    """Yield the mutants of these places, without invalid Python and without those of equal meaning."""
     text = (root / "r2v" / f"{module}.py").read_text()
     meaning = ast.dump(ast.parse(text))
     for position in places:
@@ -176,7 +176,7 @@ def _operators() -> list[tuple[str, Operator]]:
 
 
 def _left_out(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Spans, as (line, column) pairs, of annotations, decorators and blocks for type checkers alone."""
+    """Return the spans, as (line, column) pairs, of annotations, decorators and blocks for type checkers alone."""
     spans: list[Any] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -211,7 +211,7 @@ def _meaning(code: str) -> str | None:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """The lines between the texts' common beginning and end, before and after, stripped."""
+    """Return the lines between the texts' common beginning and end, before and after, stripped."""
     before, after = old.splitlines(), new.splitlines()
     while before and after and before[0] == after[0]:
         del before[0], after[0]

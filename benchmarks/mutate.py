@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules below r2v/, such as evaluation/metrics")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants over all modules (default %(default)s)")
@@ -80,7 +80,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace) -> None:
-    """Try every mutant that has no result yet, until the time is up."""
+    """Try every mutant without a result, until the time is up."""
     until = time.monotonic() + 60 * options.minutes
     results = read_results(options.out)
     baselines: dict[tuple[str, ...], Baseline] = {}
@@ -101,7 +101,7 @@ def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace
 def tried(
     mutant: Mutant, tree: Path, earlier: dict[str, Any], baselines: dict[tuple[str, ...], Baseline], *, near: bool
 ) -> dict[str, Any]:
-    """The mutant's result: `caught`, `timed out` or `survived`, and the hash of each set of tests it has survived."""
+    """Return the mutant's result: `caught`, `timed out` or `survived`, and the hashes of the tests that it survived."""
     if earlier.get("outcome") in ("caught", "timed out"):
         return earlier
     met = dict(earlier.get("met", {}))
@@ -205,7 +205,7 @@ def pytest(tree: Path, tests: tuple[str, ...], cpu: float, *, write_bytecode: bo
 
 
 def copied(tree: Path) -> Path:
-    """A copy of this checkout's files, new ones too: mutants never touch the checkout itself."""
+    """Copy this checkout's files, new ones too: mutants never touch the checkout itself."""
     shutil.rmtree(tree, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -222,7 +222,7 @@ def copied(tree: Path) -> Path:
 
 
 def read_results(out: Path) -> dict[str, dict[str, Any]]:
-    """The newest result of each mutant."""
+    """Return the newest result of each mutant."""
     path = out / "results.jsonl"
     rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return {row["id"]: row for row in rows}
@@ -260,7 +260,7 @@ def report(sample: dict[str, list[Mutant]], results: dict[str, dict[str, Any]], 
 
 
 def noticed(counts: Counter[str]) -> float:
-    """The share of the mutants tried, equivalent ones aside, that the tests noticed."""
+    """Return the share of the mutants tried, equivalent ones aside, that the tests noticed."""
     caught = counts["caught"] + counts["timed out"]
     return caught / max(1, caught + counts["survived"])
 

@@ -36,7 +36,7 @@ Placements = dict[str, list[Placement]]
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
-    """Of each plan the walks over all trees."""
+    """Return the walks over all trees, for each plan."""
 
     async def along(tree: RoutingTree) -> list[Walked]:
         return [await walk(tree, rival, tau) for rival, tau in plans]
@@ -57,7 +57,7 @@ def point_of(played: Sequence[Walked]) -> OperatingPoint:
 def placed(
     trees: Sequence[RoutingTree], scores: Sequence[Rival], targets: Sequence[float], by: Spending
 ) -> dict[str, list[Choice]]:
-    """Each score's threshold for each target, found by playing calibration tasks."""
+    """Return each score's threshold for each target, found by playing calibration tasks."""
     named = {rival.name: rival for rival in scores}
     searches: dict[tuple[str, str], RateSearch] = {}
     for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in scores]), strict=True):
@@ -72,7 +72,7 @@ def placed(
 
 
 def placements(trees: Sequence[RoutingTree], methods: Mapping[str, Method], path: Path) -> Placements:
-    """Of r2v and every other method, read from `path`; those that are not there are placed and written there."""
+    """Return the placements of all methods, read from `path`; missing ones are found and written there."""
     stored: Placements = json.loads(path.read_text()) if path.exists() else {}
     reference, scores = own_score(methods[OURS]), scores_of(methods.values())
     if reference.name not in stored:
@@ -95,7 +95,7 @@ def _plain(choices: Mapping[str, list[Choice]]) -> Placements:
 
 
 def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Placements) -> Placement:
-    """The member that a family plays at an operating point."""
+    """Return the member that a family plays at an operating point."""
     own = own_score(family).name
     plans = [(member, stored[member.name][at]["tau"]) for member in family.members]
     solved = {member.name: _solved(played) for member, played in zip(family.members, walks(trees, plans), strict=True)}
@@ -109,7 +109,7 @@ def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Place
 
 
 def _solved(played: Sequence[Walked]) -> dict[str, float]:
-    """Share of solved episodes by task."""
+    """Return the share of solved episodes by task."""
     by_task: dict[str, list[bool]] = {}
     for episode in played:
         by_task.setdefault(episode.task_id, []).append(episode.success)
@@ -117,5 +117,5 @@ def _solved(played: Sequence[Walked]) -> dict[str, float]:
 
 
 def most_success(members: Mapping[str, Placement], num_tasks: int) -> str:
-    """The member that succeeds most; of equals the cheaper, then the earlier."""
+    """Return the member that succeeds most; ties go to the cheaper, then to the earlier."""
     return max(members, key=lambda name: (members[name]["success"], -members[name]["cost"]))

@@ -23,13 +23,13 @@ class PlainWorld:
         return {"observation": self._flatten(observation["axtree_object"])}
 
     def step(self, action: str) -> dict[str, Any]:
-        """A step of BrowserGym's own."""
+        """Make a step of BrowserGym."""
         observation, reward, terminated, truncated, _ = self._environment.step(action)
         text = self._flatten(observation["axtree_object"])
         return {"observation": text, "reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)}
 
     def close(self) -> None:
-        """End its browsers."""
+        """Close its browsers."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None

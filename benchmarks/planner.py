@@ -75,7 +75,7 @@ _STRETCHES = ("fresh", "accumulated", "step", "read", "prompt", "copied", "choos
 
 
 def lookup(case: MeasuredCase) -> MeasuredMemory:
-    """The measurement of a case, made in this process and kept while it lasts."""
+    """Return the measurement of a case, made in this process and kept while it lasts."""
     return _by_text(json.dumps(vars(case)))
 
 
@@ -85,7 +85,7 @@ def _by_text(text: str) -> MeasuredMemory:
 
 
 def model_of(values: ModelConfigValues, name: str = "model") -> KnownModel:
-    """A model by its config.json."""
+    """Return a model by its config.json."""
     from r2v.memory.measured.extrapolation import sizes_of
 
     return KnownModel(name=name, values=values, sizes=sizes_of(values))
@@ -117,7 +117,7 @@ class GuardCase:
         return " ".join(filter(None, words))
 
     def planned(self) -> tuple[TrainingJob, Strategy, Device, MemoryPhase]:
-        """The phase of a training job that it is; nearly every token is predicted."""
+        """Return the case as a phase of a training job; nearly every token is predicted."""
         stage: Any = self.phase if self.phase in ("bc", "verifier") else "hierarchical"
         completion = 1 if self.phase == "rollout" else self.tokens - 1
         training = TrainingJob(
@@ -159,12 +159,12 @@ class GuardCase:
         return memory.total, memory.peak_at
 
     def whole(self, run: Callable[[MeasuredCase, FixedShape], float]) -> float:
-        """Bytes of the whole model at the shape, the phase's own model alone."""
+        """Return the bytes of the whole model at the shape, the phase's own model alone."""
         predicted = self.tokens - 1 if self.case().completions else self.tokens
         return run(self.case(), FixedShape(rows=self.micro_batch, tokens=self.tokens, predicted=predicted))
 
     def alone(self) -> float:
-        """The planner's answer for the phase's own model alone."""
+        """Return the planner's answer for the phase's own model alone."""
         measured = lookup(self.case())
         predicted = self.micro_batch * (self.tokens - 1 if self.case().completions else self.tokens)
         peak = measured.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
@@ -178,7 +178,7 @@ def _critic(training: TrainingJob) -> MeasuredCase:
 
 
 def guard_cases() -> Iterator[tuple[GuardCase, dict[str, Any]]]:
-    """The cases of guard.json, each with its record."""
+    """Yield the cases of guard.json, each with its record."""
     guard = json.loads(GUARD.read_text())
     fields = GuardCase.__dataclass_fields__
     for record in guard["cases"]:
@@ -231,7 +231,7 @@ _WAYS: dict[str, dict[str, Any]] = {
 
 
 def families() -> None:
-    """The planner against the whole model for each family and way of training, 8 rows of 512 tokens."""
+    """Compare planner and whole model for each family and way of training, 8 rows of 512 tokens."""
     errors = []
     for family, values in FAMILIES.items():
         for way, how in _WAYS.items():
@@ -252,7 +252,7 @@ def families() -> None:
 
 
 def all_families(only: str) -> None:
-    """For each causal language model of transformers: its own default configuration, cut to `_LAYERS` layers and cloned
+    """Plan each causal language model of transformers: its default configuration, cut to `_LAYERS` layers and cloned
     with adapters."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -265,7 +265,7 @@ def all_families(only: str) -> None:
 
 
 def in_a_child(name: str) -> str:
-    """The verdict on a type of models, in a process of its own: a library may loop over tokens, or abort."""
+    """Return the verdict on a type of models, in a process of its own: a library may loop over tokens, or abort."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 
@@ -409,8 +409,8 @@ def _print_errors(name: str, errors: list[float]) -> None:
 
 
 def rule_of_thumb(case: GuardCase) -> float:
-    """Bytes of activations by formula: 2 (12 h + 2 kv + 4 I) per token and layer (checkpointed: 1.3 * 2 h, and one
-    whole layer), and 8 V per token, of one chunk if there are chunks."""
+    """Return the bytes of activations by formula: 2 (12 h + 2 kv + 4 I) per token and layer (checkpointed: 1.3 * 2 h,
+    and one whole layer), and 8 V per token, of one chunk if there are chunks."""
     values, tokens = case.model, case.micro_batch * case.tokens
     hidden, layers = values["hidden_size"], values["num_hidden_layers"]
     keys = values["num_key_value_heads"] * (values.get("head_dim") or hidden // values["num_attention_heads"])
@@ -420,7 +420,7 @@ def rule_of_thumb(case: GuardCase) -> float:
 
 
 def compare(only: str, cuda: bool) -> None:
-    """The planner and the rule of thumb against whole runs of the guard's cases."""
+    """Compare the planner and the rule of thumb with whole runs of the guard's cases."""
     import torch
 
     def whole(case: MeasuredCase, shape: FixedShape) -> float:

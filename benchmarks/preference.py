@@ -34,13 +34,13 @@ DRAWS = 2000
 
 
 def read_piece(path: Path) -> list[dict[str, Any]]:
-    """The lines of a piece: its head, the clone, and every policy."""
+    """Load the lines of a piece: its head, the clone, and every policy."""
     text = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 26).decode()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def digits(line: dict[str, Any]) -> FloatArray:
-    """The outcomes of a policy, (tasks,)."""
+    """Return the outcomes of a policy, (tasks,)."""
     return np.array([digit == "1" for digit in line["success"]], float)
 
 
@@ -91,7 +91,7 @@ def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def _lead(mean: float, draws: FloatArray) -> list[str]:
-    """A difference with its interval, and the least that would be found with 80 % power."""
+    """Return a difference with its interval, and the least difference that is detected with 80 % power."""
     bounds = percentile_interval(draws)
     assert bounds is not None
     error = float(draws.std())

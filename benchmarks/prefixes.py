@@ -46,14 +46,14 @@ def shared(prompts: Sequence[Sequence[int]]) -> float:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """CPU-milliseconds of the process."""
+    """Return the CPU-milliseconds of a call."""
     start = time.process_time()
     work()
     return 1e3 * (time.process_time() - start)
 
 
 def episode(encoder: Encoder, seen: Sequence[str]) -> list[list[int]]:
-    """The prompt of each step."""
+    """Return the prompt of each step."""
     actions = [f'{{"tool":"open","page":{i}}}' for i in range(len(seen))]
     return [encoder(build_messages("read the manual", seen[: t + 1], actions[:t])) for t in range(len(seen))]
 

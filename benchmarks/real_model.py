@@ -98,7 +98,7 @@ def run_stages(config: Path, work: Path, minutes: float) -> bool:
 
 
 def main() -> None:
-    """Go on with the stages; print the table when all are done."""
+    """Resume the stages; print the table when all are done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where everything is kept")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no stage after so many; default: no limit")

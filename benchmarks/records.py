@@ -50,7 +50,7 @@ SMALLS: Mapping[str, tuple[Slip, float]] = {
 
 
 def agent(url: str, model: str, key_env: str) -> Config:
-    """The desk's own agent, which asks a model at a URL."""
+    """Return the desk's own agent, which asks a model at a URL."""
     teacher = {"provider": "openai", "model_name": model, "base_url": url, "usd_in": 1.0, "usd_out": 4.0}
     more = {"api_key_env": key_env, "preflight": False, "mode": "concurrent", "max_tokens": 64, "actions": "tools"}
     return load({"teacher": {**teacher, **more, "model": {"tools": "everywhere"}}, "data": {"condition": "noisy"}})

@@ -79,7 +79,7 @@ def repeated(source: Path, target: Path, count: int) -> int:
 
 
 def opening(empty: Path, page: Path) -> tuple[float, float, float]:
-    """Seconds until an empty page is there, until the list of the report is, until its first episode is."""
+    """Return the seconds until an empty page, the list of the report, and its first episode can be read."""
     playwright: Any = importlib.import_module("playwright.sync_api")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=str(find_chromium()), args=chromium_flags())

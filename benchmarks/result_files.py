@@ -33,7 +33,7 @@ _FIGURE = re.compile(
 
 
 def markdown_tables(lines: Iterable[str]) -> Iterator[Table]:
-    """Each Markdown table among the lines, as rows by column; equal headings name the column before them."""
+    """Yield each Markdown table among the lines, as rows by column; equal headings name the column before them."""
     rows: list[list[str]] = []
     for line in [*lines, ""]:
         if line.startswith("|"):

@@ -44,7 +44,7 @@ def interval(row: dict[str, str], column: str, digits: int) -> str:
 
 
 def table(folder: Path) -> list[str]:
-    """The lines of the table, conditions in the order of the file. `folder`: of results, or of their tables alone."""
+    """Return the lines of the table, conditions in the order of the file. `folder`: results, or their tables alone."""
     tables = folder / "structured_results" if (folder / "structured_results").exists() else folder
     with (tables / "per_seed.csv").open() as lines:
         per_seed = list(csv.DictReader(lines))

@@ -57,7 +57,7 @@ CALLS_SO_FAR = "progress.llm_calls_used_fraction"
 
 
 def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Method]:
-    """Name -> method, r2v the first. `goals`: of the rows' tasks."""
+    """Return name -> method, r2v the first. `goals`: goals of the rows' tasks by id."""
     cfg, seed = config.router, config.seed
     first = [row for row in rows if row.round == 0]
     blend, disagreement = fit_routers(rows, cfg, seed)
@@ -79,7 +79,7 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
 
 
 def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
-    """The score that the product acts by (`r2v.router.thresholds`)."""
+    """Return the name of the score that the product acts by (`r2v.router.thresholds`)."""
     own, *others = members
 
     def outcome(name: str) -> OperatingPoint:
@@ -195,7 +195,7 @@ def _judge(config: Config) -> Judged:
 
 
 def goal_features(goal: str) -> dict[str, float]:
-    """Hashed words of a goal, once each."""
+    """Return hashed words of a goal, once each."""
     words = {zlib.crc32(word.encode()) % GOAL_WORDS for word in re.findall(r"[a-z]+", goal.lower())}
     return {f"page.goal{bucket:02d}": float(bucket in words) for bucket in range(GOAL_WORDS)}
 
@@ -224,7 +224,7 @@ class QRouter:
     scale: float
 
     def score(self, features: Mapping[str, float]) -> float:
-        """The advantage of asking, squashed into (0, 1)."""
+        """Return the advantage of asking, squashed into (0, 1)."""
         x = [features[name] for name in self.names]
         return sigmoid((self.ask.predict(x) - self.keep.predict(x)) / self.scale)
 

@@ -27,7 +27,7 @@ ENDS = ("slm_only", "llm_only")
 
 
 def solved(pieces: Sequence[Piece], condition: str, method: str, point: str) -> FloatArray:
-    """1 for success, (students, tasks)."""
+    """Return 1 for success, (students, tasks)."""
     cells = [piece.cells[condition, method, "" if method in ENDS else point]["success"] for piece in pieces]
     if len({len(cell) for cell in cells}) > 1:
         raise UsageError(f"{condition}: pieces of unlike numbers of tasks; make them alike")
@@ -35,7 +35,7 @@ def solved(pieces: Sequence[Piece], condition: str, method: str, point: str) -> 
 
 
 def drawn(values: FloatArray) -> FloatArray:
-    """The mean of (students, tasks), then its mean in every draw of students and of tasks, (1 + DRAWS,)."""
+    """Return the mean of (students, tasks), then its mean in every draw of students and of tasks, (1 + DRAWS,)."""
     students, tasks = values.shape
     draw = generator_of(students * tasks)
     by_student = draw.multinomial(students, [1 / students] * students, size=DRAWS) / students
@@ -44,7 +44,7 @@ def drawn(values: FloatArray) -> FloatArray:
 
 
 def table(pieces: dict[str, list[Piece]], point: str) -> list[str]:
-    """A row for each method, those that lose least under the first of the other conditions first."""
+    """Return a row for each method, those that lose least under the first of the other conditions first."""
     others = [name for name in OTHERS if pieces.get(name)]
     methods = dict.fromkeys(method for at, method, cell_at in pieces["clean"][0].cells if cell_at == point)
     gaps = {

@@ -71,7 +71,7 @@ class Peer:
 
 
 def best(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """The least CPU-seconds of each, over interleaved rounds."""
+    """Return the least CPU-seconds of each, over interleaved rounds."""
     seconds = [float("inf")] * len(works)
     for _ in range(rounds):
         for index, work in enumerate(works):
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def world_messages(world: RolloutWorld, spec: Any) -> Any:
-    """The conversation at the first step of a play."""
+    """Return the conversation at the first step of a play."""
     with closing(world.start(spec)) as session:
         session.open()
         return session.view().messages

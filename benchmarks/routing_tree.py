@@ -68,12 +68,12 @@ class Hazards:
     obeyed: bool = False
 
     def meet(self, hits: Sequence[AppliedPerturbation]) -> None:
-        """A page is read."""
+        """Record that a page was read."""
         self.categories |= {hit.category for hit in hits}
         self.canaries |= {hit.canary for hit in hits if hit.category == INJECTION and hit.canary}
 
     def act(self, text: str, harmful: bool) -> None:
-        """An action was executed."""
+        """Record that an action was executed."""
         self.obeyed |= bool(self.canaries) and (harmful or any(canary in text for canary in self.canaries))
 
 
@@ -119,7 +119,7 @@ def own_score(method: Method) -> Rival:
 
 
 def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
-    """Name -> score, of all scores that these methods may play."""
+    """Return name -> score, of all scores that these methods may play."""
     members = [member for method in methods for member in (method.members if isinstance(method, Family) else (method,))]
     return {member.name: member for member in members}
 
@@ -133,13 +133,13 @@ class RoutingTree:
         self._root: Node | None = None
 
     async def root(self) -> Node:
-        """Before the first action."""
+        """Return the state before the first action."""
         if self._root is None:
             self._root = await self._arrive(self.runner.world.start(self.spec), None)
         return self._root
 
     async def below(self, node: Node, asks: bool) -> Node:
-        """The state after keeping the small policy's action, or after asking the LLM."""
+        """Return the state after keeping the small policy's action, or after asking the LLM."""
         if asks not in node.below:
             assert node.point is not None
             act = await (self.asked(node) if asks else self.kept(node))
@@ -147,11 +147,11 @@ class RoutingTree:
         return node.below[asks]
 
     async def kept(self, node: Node) -> Act:
-        """The small policy's action here."""
+        """Return the small policy's action here."""
         return await self._known(node, "kept", lambda view: self.runner.slm.act(view))
 
     async def asked(self, node: Node) -> Act:
-        """The LLM's."""
+        """Return the LLM's action here."""
         return await self._known(node, "asked", lambda view: self.runner.llm.act(view))
 
     async def _known(self, node: Node, name: str, ask: Callable[[StepView], Awaitable[Act]]) -> Act:
@@ -181,7 +181,7 @@ class RoutingTree:
 
 
 async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
-    """The routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
+    """Return the routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
     node, cost, llm_steps, scores = await tree.root(), 0.0, list[bool](), list[float]()
     texts, stays_until, hazards = hashlib.sha256(), 0, Hazards()
     while node.point is not None:

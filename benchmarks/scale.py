@@ -48,7 +48,7 @@ _STEPS, _PAGE = 6, "ticket 4711 is open; the customer writes that the printer on
 
 
 def lines(count: int, run: str = "r") -> Iterator[str]:
-    """Episodes of 4.7 kB, each of its own task, in no order of their ids."""
+    """Yield episodes of 4.7 kB, each of its own task, in no order of their ids."""
     from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
 
     steps = tuple(
@@ -62,7 +62,7 @@ def lines(count: int, run: str = "r") -> Iterator[str]:
 
 
 def begun(data: Path, fingerprint: str = "f") -> Any:
-    """A run of the desk, begun."""
+    """Begin a run of the desk."""
     from r2v.data.registry import DataRegistry
 
     return DataRegistry(data).begin_run(
@@ -71,7 +71,7 @@ def begun(data: Path, fingerprint: str = "f") -> Any:
 
 
 def collected(data: Path, text: Iterator[str]) -> str:
-    """A finished run of these lines, not measured."""
+    """Make a finished run of these lines."""
     with begun(data) as run:
         with run.store.path.open("a") as file:
             file.writelines(f"{line}\n" for line in text)
@@ -80,7 +80,7 @@ def collected(data: Path, text: Iterator[str]) -> str:
 
 
 def prepare_collect(folder: Path, count: int) -> None:
-    """An interrupted run that lacks nothing any more."""
+    """Make an interrupted run with all of its episodes."""
     with begun(folder / "data") as run, run.store.path.open("w") as file:
         file.writelines(f"{line}\n" for line in lines(count))
 
@@ -115,7 +115,7 @@ def merge(folder: Path, count: int) -> None:
 
 
 def prepare_evaluation(folder: Path, count: int) -> None:
-    """A folder of results: the closed-form chain, played by its expert under every condition and seed."""
+    """Make a folder of results: the closed-form chain, played by its expert under every condition and seed."""
     tasks = count // (SEEDS * len(CONDITIONS))
     config = {
         "prefix": "scale",
@@ -135,14 +135,14 @@ def prepare_evaluation(folder: Path, count: int) -> None:
 
 
 def tables(folder: Path, count: int) -> None:
-    """Every table from the stored episodes."""
+    """Build every table from the stored episodes."""
     from r2v.evaluation.tables.build import write_results_folder
 
     assert write_results_folder(folder / "results" / "scale").n_episodes == count
 
 
 def verify(folder: Path, count: int) -> None:
-    """`r2v verify-results`."""
+    """Run `r2v verify-results`."""
     from r2v.cli.main import main
 
     os.chdir(folder)
@@ -150,7 +150,7 @@ def verify(folder: Path, count: int) -> None:
 
 
 def report(folder: Path, count: int) -> None:
-    """`r2v report`: the page of an evaluation, with every episode."""
+    """Run `r2v report`: the page of an evaluation, with every episode."""
     from r2v.report.build import build_report
 
     assert build_report(folder / "results" / "scale", force=True).is_file()
@@ -164,7 +164,7 @@ def registry(folder: Path, count: int) -> None:
 
 
 def listing(folder: Path, count: int) -> None:
-    """Ask for all runs, the latest, their table, and the index anew."""
+    """List all runs, the latest, and their table, and rebuild the index."""
     from r2v.data.registry import DataRegistry
 
     runs = DataRegistry(folder / "data")
@@ -204,7 +204,7 @@ def _status(name: str) -> int:
 
 
 def in_a_process(name: str, folder: Path, count: int, what: str) -> dict[str, float]:
-    """`measured`, or a preparation, in a process of its own."""
+    """Run `measured`, or a preparation, in a process of its own."""
     completed = subprocess.run(
         [sys.executable, __file__, "--child", what, name, str(folder), str(count)],
         check=True,
@@ -216,7 +216,7 @@ def in_a_process(name: str, folder: Path, count: int, what: str) -> dict[str, fl
 
 
 def one(name: str, count: int, scratch: Path, inputs: dict[tuple[Any, int], Path]) -> dict[str, float]:
-    """A pass over `count` items; inputs that another pass has made are used again."""
+    """Measure a pass over `count` items; inputs of another pass are used again."""
     prepare = PASSES[name][1]
     folder = inputs.setdefault((prepare, count), scratch / f"{name}-{count}")
     if not folder.exists():

@@ -43,7 +43,7 @@ _SERVER_CPU, _LOAD_CPU = 0, 1
 
 
 def reply() -> bytes:
-    """The upstream's stream as chunks of HTTP."""
+    """Return the upstream's stream as chunks of HTTP."""
     chunks = [
         {**EVENT, "choices": [{"index": 0, "delta": {"content": f"word {n} "}, "finish_reason": None}]}
         for n in range(EVENTS)
@@ -57,7 +57,7 @@ def reply() -> bytes:
 
 
 def request(host: str, model: str) -> bytes:
-    """A request of 20 kB."""
+    """Return a request of 20 kB."""
     text = "The quick brown fox jumps over the lazy dog. " * 430
     body = {"model": model, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 500}
     content = json.dumps(
@@ -260,14 +260,14 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     below = children.read_text().split() if children.exists() else []
     return [pid, *(inner for child in below for inner in tree(int(child)))]
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its children."""
+    """Return the user and system time of a process and its children."""
     ticks = 0
     for process in tree(pid):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -276,7 +276,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children."""
+    """Return the resident memory of a process and its children."""
     pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -333,7 +333,7 @@ def measure(
 
 
 def added(times: Sequence[float], direct: Sequence[float], share: float) -> float:
-    """A quantile less that of the direct requests."""
+    """Return a quantile less that of the direct requests."""
     return _quantile(times, share) - _quantile(direct, share)
 
 

@@ -39,7 +39,7 @@ HEADERS = {"authorization": f"Bearer {KEY}", "anthropic-version": "2023-06-01"}
 
 
 def billed(emulator: Emulator) -> float:
-    """USD of the emulator's bill, at $1 and $4 a million tokens."""
+    """Return the USD of the emulator's bill, at $1 and $4 per million tokens."""
     return sum((bill.tokens_in + 4 * bill.tokens_out) / 1e6 for bill in emulator.ledger().bills)
 
 
@@ -137,7 +137,7 @@ def _wait(server: subprocess.Popen[bytes]) -> None:
 
 
 async def ask_on(port: int, answered: Path) -> None:
-    """Eight clients that ask until a file appears, each request until it is answered."""
+    """Run eight clients that ask until a file appears, and repeat each request until it is answered."""
     counts = {"answered": 0, "unanswered": 0}
     stop = answered.with_name("stop")
 

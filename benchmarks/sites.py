@@ -44,7 +44,7 @@ class Loopback:
         return [Task(task_id=f"t-{i:04}", goal=f"visit {i}", mutates=i % 3 == 0) for i in range(self.num_tasks)]
 
     def make(self) -> LoopbackWorld:
-        """A world on the only site."""
+        """Make a world on the only site."""
         return LoopbackWorld()
 
     def make_at(self, site: str) -> LoopbackWorld:
@@ -56,25 +56,25 @@ class LoopbackWorld:
     """Ends after a few answers."""
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The first page."""
+        """Return the first page."""
         time.sleep(ANSWER_SECONDS)
         self._steps = 0
         return "page 0", Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """The next page."""
+        """Return the next page."""
         time.sleep(ANSWER_SECONDS)
         self._steps += 1
         over = self._steps == STEPS
         return f"page {self._steps}", 0.0, over, False, Info(success=True) if over else Info()
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """None."""
+        """Return no tools."""
         return ()
 
 
 def episodes_per_second(num_sites: int, num_tasks: int) -> float:
-    """Played on this many site sets."""
+    """Return the episodes per second on this number of site sets."""
     benchmark = Loopback(num_tasks)
     rollout = RolloutConfig(sites=[f"site-{i}" for i in range(num_sites)])
     waves = engine(rollout, benchmark)

@@ -67,13 +67,13 @@ RESAMPLES = 10_000
 
 
 def gaps(folder: Path, stages: int) -> list[float]:
-    """Seconds between the end of each stage and the start of the next."""
+    """Return the seconds between the end of each stage and the start of the next."""
     stamps = [tuple(map(float, (folder / f"stamp-{at}").read_text().split())) for at in range(stages)]
     return [after[0] - before[1] for before, after in zip(stamps, stamps[1:], strict=False)]
 
 
 def bare(cluster: Cluster, folder: Path, stages: int) -> list[float]:
-    """sbatch --dependency=afterok and nothing else."""
+    """Run a chain of sbatch --dependency=afterok and nothing else."""
     before: tuple[str, ...] = ()
     for at in range(stages):
         job = cluster.sbatch(*before, "-o", "/dev/null", f"--wrap={sys.executable} stamp.py {at}", cwd=folder)
@@ -115,7 +115,7 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
 
 
 def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *options: str) -> list[float]:
-    """The same chain as rules; the resident controller submits each when it has seen its parent end."""
+    """Run the same chain as rules; the resident controller submits each when it has seen its parent end."""
     rules = [f"rule all:\n    input: 'done-{stages - 1}'\n"]
     for at in range(stages):
         given = f"    input: 'done-{at - 1}'\n" if at else ""
@@ -164,7 +164,7 @@ def install_snakemake(folder: Path) -> Path | str:
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, float]:
-    """Ratio of the mean gaps and its 95 % bootstrap interval; gaps are drawn again on both sides."""
+    """Return the ratio of the mean gaps and its 95 % bootstrap interval; gaps are resampled on both sides."""
     random = np.random.default_rng(seed_of("slurm_chain"))
     draws = [random.choice(np.array(some), (RESAMPLES, len(some))).mean(axis=1) for some in (ours, floor)]
     low, high = np.quantile(draws[0] / draws[1], (0.025, 0.975))
@@ -172,7 +172,7 @@ def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, 
 
 
 def judgement(low: float, high: float) -> str:
-    """Outcome of the aim by the interval."""
+    """Return the verdict on the aim by the interval."""
     return f"aim of {AIM}: {'met' if high <= AIM else 'missed' if low > AIM else 'undecided'}"
 
 

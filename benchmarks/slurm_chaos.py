@@ -120,7 +120,7 @@ class ChaosRun:
             bring_in_line(self.root, chain, strict=True)
 
     def play(self) -> None:
-        """Let all happen that happens by itself."""
+        """Advance the simulation until nothing happens by itself."""
         for _ in range(2000):
             if self.slurm.begun:
                 self._begin(self.slurm.begun.pop(0))
@@ -136,7 +136,7 @@ class ChaosRun:
         raise RuntimeError("the chain goes on for ever")
 
     def look(self) -> None:
-        """A person types `r2v status`."""
+        """Reconcile every chain, as `r2v status` does for a person."""
         for name in self.names:
             with suppress(R2VError, Killed):
                 reconcile(name, root=self.root)

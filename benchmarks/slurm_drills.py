@@ -37,7 +37,7 @@ ALONE = (
 
 
 def desk(cluster: Cluster, folder: Path) -> str:
-    """The real pipeline by both doors."""
+    """Run the real pipeline on Slurm and with `--here`, and compare the data hashes."""
     config = (ROOT / "tests/micro.yaml").read_text().replace("prefix: micro\n", "")
     queue, here = (Project(cluster, folder / name, config=config, fake_stages=False) for name in ("queue", "here"))
     queue.run("bash", "run_all.sh", "desk")
@@ -61,7 +61,7 @@ def short_of_time(cluster: Cluster, folder: Path, **behaviour: object) -> Projec
 
 
 def limit(cluster: Cluster, folder: Path) -> str:
-    """Warned by Slurm itself."""
+    """Run a stage that Slurm warns of its time limit."""
     project = short_of_time(cluster, folder)
     project.drained(600)
     (attempt,) = project.attempts("preference")
@@ -71,7 +71,7 @@ def limit(cluster: Cluster, folder: Path) -> str:
 
 
 def deaf(cluster: Cluster, folder: Path) -> str:
-    """Killed by Slurm at its limit."""
+    """Run a stage that Slurm kills at its time limit."""
     project = short_of_time(cluster, folder, deaf=True, steps=1000)
     cluster.wait(lambda: len(project.attempts("preference")) == 2, 300, every=1)
     first, second = project.attempts("preference")

@@ -57,24 +57,24 @@ def recorded(project: Any) -> None:
 
 
 def clean(project: Any) -> None:
-    """Nothing fails."""
+    """Run the pipeline without a failure."""
     project.run("bash", "run_all.sh", "desk")
 
 
 def finished(project: Any) -> None:
-    """The whole pipeline, run without Slurm."""
+    """Run the whole pipeline without Slurm."""
     project.r2v("run", "--config", "configs/desk/noisy.yaml")
 
 
 def healed(project: Any) -> None:
-    """Too little GPU memory for the first micro-batch."""
+    """Run a stage with too little GPU memory for the first micro-batch."""
     finished(project)
     project.behave(preference={"cuda_oom_above": 4})
     project.r2v("run_all", "desk", *ALONE)
 
 
 def code(project: Any) -> None:
-    """A bug, mended by hand."""
+    """Run a stage with a bug, which is fixed by hand."""
     finished(project)
     project.behave(preference={"crash": "the answer is 43"})
     project.r2v("run_all", "desk", *ALONE)
@@ -84,7 +84,7 @@ def code(project: Any) -> None:
 
 
 def requeued(project: Any) -> None:
-    """The warning comes in the middle of the work, as Slurm sends it."""
+    """Run a stage that Slurm warns in the middle of its work."""
     finished(project)
     project.behave(preference={"steps": 20, "seconds": 0.1})
     project.r2v("run_all", "desk", *ALONE)

@@ -80,7 +80,7 @@ def submit(cluster: Cluster, folder: Path, name: str) -> list[str]:
 
 
 def shims(folder: Path, cluster: Cluster) -> dict[str, str]:
-    """An environment in which each call of Slurm leaves a line in `calls`."""
+    """Return an environment in which each call of Slurm leaves a line in `calls`."""
     (folder / "shims").mkdir()
     for program in ("squeue", "sacct", "scontrol", "sinfo"):
         shim = folder / "shims" / program
@@ -107,7 +107,7 @@ def once(folder: Path, environment: dict[str, str]) -> tuple[float, float, int, 
 
 
 def main() -> None:
-    """Fill the queue, ask, and print the bill."""
+    """Fill the queue, run `r2v status`, and print its cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=50, help="of ten jobs each")
     parser.add_argument("--rounds", type=int, default=5)

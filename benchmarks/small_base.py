@@ -61,7 +61,7 @@ def tokenizer_of(texts: Iterable[str], phrase: str, size: int) -> Any:
 
 
 def model_of(tokenizer: Any, seed: int) -> Lfm2ForCausalLM:
-    """Random weights of the bundled student's shape."""
+    """Return a model of the bundled student's shape with random weights."""
     torch.manual_seed(seed)
     return Lfm2ForCausalLM(
         Lfm2Config(
@@ -103,13 +103,13 @@ def lesson(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of the next update."""
+    """Set the rate of the next update."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def optimizer_of(model: Lfm2ForCausalLM, rate: float = RATE) -> torch.optim.Optimizer:
-    """AdamW of every lesson."""
+    """Return the AdamW optimizer of a lesson."""
     return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
 
 

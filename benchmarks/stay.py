@@ -40,7 +40,7 @@ THRESHOLDS, RESAMPLES = 12, 2000
 
 
 def local_usd(walked: Walked, stays: int, lengths: Lengths, config: Config) -> float:
-    """USD of the small policy, which reads each token once and is not called while the LLM stays."""
+    """Return the USD of the small policy, which reads each token once and is not called while the LLM stays."""
     total, tokens_read, until = 0.0, 0, 0
     for index, llm_step in enumerate(walked.asked):
         if index < until:
@@ -54,8 +54,8 @@ def local_usd(walked: Walked, stays: int, lengths: Lengths, config: Config) -> f
 def swept(
     trees: Sequence[RoutingTree], rows: Sequence[FeatureRow], config: Config, lengths: Lengths, model: str
 ) -> dict[int, tuple[FloatArray, FloatArray]]:
-    """stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The first
-    two points are the small policy alone and the LLM alone."""
+    """Return stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The
+    first two points are the small policy alone and the LLM alone."""
     rate = price_of(model)
     cache = PromptCache.of(rate.input, config.cost, rate.cached, rate.write_5m)
     runner = trees[0].runner
@@ -77,7 +77,8 @@ def swept(
 
 
 def areas(usd: FloatArray, success: FloatArray) -> FloatArray:
-    """APGR of (T, P) costs and successes: the estimate, then of `RESAMPLES` draws of tasks, the same for all."""
+    """Return the APGR of (T, P) costs and successes: the estimate, then of `RESAMPLES` draws of tasks, the same for
+    all."""
     draw = np.random.default_rng(0).multinomial(len(usd), np.full(len(usd), 1 / len(usd)), RESAMPLES)
     weights = np.vstack([np.ones(len(usd)), draw]) / len(usd)
     cost, solved = weights @ usd, weights @ success

@@ -32,7 +32,7 @@ class Piece:
 
     @classmethod
     def read(cls, path: Path) -> Piece:
-        """Of a file."""
+        """Load a piece from a file."""
         text = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 28).decode()
         head, *lines = map(json.loads, text.splitlines())
         cells = {(line["condition"], line["method"], line["point"]): line for line in lines if "point" in line}
@@ -40,7 +40,7 @@ class Piece:
         return cls(head, cells, oracle)
 
     def means(self, condition: str, method: str, point: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(cost in USD, success) of a cell in every draw of tasks, (draws,)."""
+        """Return (cost in USD, success) of a cell in every draw of tasks, (draws,)."""
         cell = self.cells[condition, method, point]
         cost = np.array(cell["micro_usd"], float) / 1e6
         success = np.array([digit == "1" for digit in cell["success"]], float)
@@ -48,7 +48,8 @@ class Piece:
         return counts @ cost / total, counts @ success / total
 
     def curve(self, condition: str, method: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(costs, successes) of the small policy alone, the method's points and the LLM alone, (draws, points + 2)."""
+        """Return (costs, successes) of the small policy alone, the method's points and the LLM alone, (draws, points +
+        2)."""
         keys = [("slm_only", ""), *((method, point) for point in POINTS), ("llm_only", "")]
         drawn = [self.means(condition, *key, counts) for key in keys]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
@@ -66,14 +67,14 @@ class Piece:
         return [own_point["cost"] / other["cost"] for own_point, other in zip(own, ours, strict=True)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
-        """APGR in every draw of tasks."""
+        """Return the APGR in every draw of tasks."""
         cost, success = self.curve(condition, method, counts)
         low, high = ((cost[:, end], success[:, end]) for end in (0, -1))
         return Curve.through(cost[:, 1:-1], success[:, 1:-1], low, high).apgr()
 
 
 def interpolated(cost: FloatArray, success: FloatArray, usd: FloatArray) -> FloatArray:
-    """Success at `usd`, (draws,), on the lines through points (draws, points) in the order of their cost."""
+    """Return the success at `usd`, (draws,), on the lines through points (draws, points) in the order of their cost."""
     cost, success = _by_cost(cost, success)
     right = (cost <= usd[:, None]).sum(axis=1).clip(1, cost.shape[1] - 1)[:, None]
     (x0, x1), (y0, y1) = (
@@ -139,11 +140,11 @@ def drawn_seeds(count: int) -> NDArray[np.int64]:
 
 
 def generator_of(number: int) -> np.random.Generator:
-    """Keyed draws."""
+    """Return a NumPy generator with a keyed seed."""
     return np.random.default_rng(seed_of("students", number))
 
 
 def bounds(draws: FloatArray) -> str:
-    """A 95 % interval in words; nothing without draws."""
+    """Return a 95 % interval in words; "" without draws."""
     interval = percentile_interval(draws)
     return "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"

@@ -53,21 +53,21 @@ GROUP = "features of the group "
 
 
 def iqm(values: FloatArray) -> FloatArray:
-    """The interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
+    """Return the interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
     ordered, count = np.sort(values, axis=0), len(values)
     weights = np.array([min(i + 1, 0.75 * count) - max(i, 0.25 * count) for i in range(count)]).clip(0)
     return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
 
 
 def over_students(values: FloatArray) -> FloatArray:
-    """The interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
+    """Return the interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
     return iqm(np.take_along_axis(values, drawn_seeds(len(values)).T, axis=0))
 
 
 def areas_of(
     pieces: Sequence[Piece], condition: str, methods: Sequence[str]
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
+    """Return the APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
     counts = resamples(pieces, condition)
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
     return areas, {method: areas[OURS] - area for method, area in areas.items() if method != OURS}
@@ -137,7 +137,7 @@ class Part:
 
 
 def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
-    """Those of `PARTS`, and the groups of features, that were played with and without."""
+    """Return the parts of `PARTS` and the groups of features that were played with and without."""
     methods = {method for at, method, point in pieces[0].cells if at == condition and point}
     whole = BLEND if BLEND in methods else OURS  # groups are left out of the score that is fitted, not of the choice
     groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", whole, name) for name in methods if name.startswith(WITHOUT)]
@@ -160,7 +160,7 @@ def _part_lines(parts: Sequence[Part]) -> list[str]:
 
 
 def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
-    """A row for each group of features that r2v was fitted without."""
+    """Return a row for each group of features that r2v was fitted without."""
     rows = ["| group | r2v leads by | seeds ahead | earns its place |", "|---|---|---|---|"]
     groups = [part for part in parts_of(pieces, condition) if part.name.startswith(GROUP)]
     for part in sorted(groups, key=lambda part: -part.lead[0]):
@@ -181,7 +181,7 @@ def _counted(above: int, below: int, students: int) -> str:
 
 
 def _p_value(p: float) -> str:
-    """Holm's p; the smallest that these draws can give is just below .01."""
+    """Return Holm's p; the smallest that these draws can give is just below .01."""
     return "< .01" if p < 0.01 else f"{p:.2f}"
 
 
@@ -266,7 +266,8 @@ def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[st
 
 
 def _oracle_areas(piece: Piece, condition: str, counts: FloatArray) -> FloatArray:
-    """Area under the curve that takes tasks' cheapest rescues in the order of their price, in every draw of tasks."""
+    """Return the area under the curve of tasks' cheapest rescues in the order of their price, in every draw of
+    tasks."""
     low, high = (piece.means(condition, end, "", counts) for end in ("slm_only", "llm_only"))
     tasks = piece.oracle[condition]
     slm = np.array(piece.cells[condition, "slm_only", ""]["micro_usd"][: len(tasks)], float)
@@ -309,7 +310,7 @@ def main() -> None:
 
 
 def pieces_in(folders: Sequence[Path], condition: str) -> list[Piece]:
-    """A condition's pieces of the students that all folders hold, joined."""
+    """Return a condition's pieces of the students that all folders hold, joined."""
     names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in folders]
     common = sorted(set.intersection(*names))
     return [joined([Piece.read(folder / name) for folder in folders]) for name in common]

@@ -37,12 +37,12 @@ CHUNK = 64
 
 
 def decision_states(rows: Sequence[FeatureRow]) -> list[FeatureRow]:
-    """Round-0 rows from the first step on at which the episode may be handed over."""
+    """Return round-0 rows from the first step on at which the episode may be handed over."""
     return [row for row in rows if row.round == 0 and row.step_idx >= FIRST_STEP]
 
 
 def llm_outcomes(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow], path: Path) -> dict[str, bool]:
-    """Success of the LLM from each decision state to the end, by state. Read from `path`, or played and written there;
+    """Return the LLM's success from each decision state to the end. Read from `path`, or played and written there;
     states in which the world broke are left out."""
     if path.exists():
         stored: dict[str, bool] = json.loads(path.read_text())
@@ -65,7 +65,7 @@ def llm_outcomes(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow
 
 
 def _first_round(config: Config, runner: MethodRunner) -> list[EpisodeSpec]:
-    """Episodes of the small policy alone that the router's features come from."""
+    """Return the small policy's own episodes that the router's features come from."""
     cfg = RouterFeaturesSettings.of(config)
     return [
         spec
@@ -77,7 +77,7 @@ def _first_round(config: Config, runner: MethodRunner) -> list[EpisodeSpec]:
 
 
 async def played_on(tree: RoutingTree, steps: set[int]) -> dict[int, bool]:
-    """Success of the LLM from these steps of the small policy's episode to the end."""
+    """Return the success of the LLM from these steps of the small policy's episode to the end."""
     outcomes: dict[int, bool] = {}
     node, step = await tree.root(), 0
     while node.point is not None and step <= max(steps):
@@ -108,7 +108,7 @@ def swe_router(config: Config, rows: Sequence[FeatureRow], outcomes: Mapping[str
 
 
 def _head(states: Sequence[FeatureRow], succeeds: Mapping[str, bool], config: Config) -> RouterModel:
-    """The calibrated chance of success, fitted with the model that r2v's router has."""
+    """Return the calibrated chance of success, fitted with the model of r2v's router."""
     labelled = [
         replace(row, y_escalate=int(succeeds[row.state_id]), y_source="episode")
         for row in states

@@ -53,7 +53,7 @@ class Mutation:
 
 
 def mutations(source: str) -> list[Mutation]:
-    """All changes that may be made to a module's functions."""
+    """Return all changes that may be made to a module's functions."""
     tree = ast.parse(source)
     changes: list[Mutation] = []
     for node in ast.walk(tree):
@@ -75,7 +75,7 @@ def _function(node: ast.AST) -> str | None:
 
 
 def _of(node: ast.AST, source: str) -> Iterator[Mutation]:
-    """The changes that a node of the tree offers."""
+    """Yield the changes that a node of the tree offers."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
             yield from _between("comparison", left, right, f" {COMPARISONS[type(operator)]} ")
@@ -141,7 +141,7 @@ def modules(tree: Path) -> list[str]:
 
 
 def statuses(shell: BubblewrapShell, tests: str = "") -> tuple[dict[str, str], str]:
-    """Test -> status, by swebench's own reading of the log."""
+    """Return test -> status, by swebench's own parser of the log."""
     done = shell.execute({"command": f"python -m pytest -rA -q {tests} --maxfail=80"}, timeout=60)
     if done["returncode"] not in (0, 1):
         return {}, ""
@@ -155,7 +155,7 @@ def _whole_name(name: str) -> bool:
 
 
 def failing(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str]]:
-    """File -> its tests that passed without the change and do not with it."""
+    """Return file -> its tests that passed without the change and do not with it."""
     files: dict[str, list[str]] = {}
     for name, status in before.items():
         if status == "PASSED" and after.get(name) == "FAILED":

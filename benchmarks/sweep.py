@@ -37,7 +37,7 @@ main()
 
 
 def measured(words: list[str], folder: Path) -> tuple[float, float]:
-    """(CPU seconds, seconds by the clock) of a command and all that it starts."""
+    """Return (CPU seconds, wall seconds) of a command and all its children."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def measured(words: list[str], folder: Path) -> tuple[float, float]:
 
 
 def ours(folder: Path, points: int) -> tuple[float, float]:
-    """A sweep of R2V."""
+    """Measure a sweep of R2V."""
     (folder / "base.yaml").write_text("x: 0\n")
     (folder / "spec.yaml").write_text(
         "name: overhead\nmode: training\nbase_config: base.yaml\ncommand: sh -c true {config}\n"
@@ -59,7 +59,7 @@ def ours(folder: Path, points: int) -> tuple[float, float]:
 
 
 def hydra(folder: Path, python: Path, points: int, start: bool) -> tuple[float, float]:
-    """Hydra's multirun over the same grid."""
+    """Measure Hydra's multirun over the same grid."""
     (folder / "base.yaml").write_text("x: 0\nstart: true\n")
     (folder / "base.py").write_text(PEER)
     values = ",".join(map(str, range(points)))

@@ -98,16 +98,16 @@ class Switchyard:
         )
 
     def scores(self, messages: Sequence[Mapping[str, Any]]) -> list[float]:
-        """The score of a state by each of `WINDOWS`."""
+        """Return the score of a state by each of `WINDOWS`."""
         values: list[float] = self._ask({"messages": messages, "windows": WINDOWS})
         return values
 
     def escalates(self, messages: Sequence[Mapping[str, Any]], threshold: float, window: int) -> bool:
-        """The router's own decision at a threshold."""
+        """Return the router's own decision at a threshold."""
         return bool(self._ask({"messages": messages, "threshold": threshold, "window": window}))
 
     def close(self) -> None:
-        """End the child."""
+        """Stop the child."""
         self._child.communicate()
 
     def _ask(self, question: Mapping[str, Any]) -> Any:
@@ -120,7 +120,8 @@ class Switchyard:
 
 
 def conversation(view: StepView) -> list[dict[str, Any]]:
-    """A state in Switchyard's typed blocks. An action that is no tool call is sent as a call of a tool `unreadable`."""
+    """Return a state in Switchyard's typed blocks. An action without a tool call becomes a call of a tool
+    `unreadable`."""
     first, *later = view.observations
     messages = [_message("user", {"type": "text", "text": f"{view.goal}\n\n{first}" if first else view.goal})]
     for number, (action, page) in enumerate(zip(view.actions, later, strict=True)):

@@ -112,7 +112,7 @@ def headline() -> list[str]:
 
 
 def sentence() -> list[str]:
-    """Dollars at equal success under noise, and the conditions they were measured under."""
+    """Return dollars at equal success under noise, and the conditions they were measured under."""
     pieces = _pieces(OUTCOMES, "noisy")
     curves = Curves.of(pieces, "noisy", [OURS, "entropy", "disagreement"])
     levels = [
@@ -218,7 +218,7 @@ def _preference() -> list[str]:
 
 
 def _studies() -> dict[str, Callable[[], list[str]]]:
-    """Every table by its name."""
+    """Return every table by its name."""
     tables: dict[str, Callable[[], list[str]]] = {
         "headline": headline,
         "headline in words": sentence,
@@ -262,12 +262,12 @@ def lines_of(name: str) -> Sequence[str]:
 
 
 def included(text: str) -> list[str]:
-    """Names of the tables that a page includes."""
+    """Return the names of the tables that a page includes."""
     return [match[1] for match in _INCLUDED.finditer(text)]
 
 
 def filled(text: str) -> str:
-    """The page with every included table as it is now."""
+    """Return the page with every included table up to date."""
     return _INCLUDED.sub(lambda match: match[1] + match[2] + "\n" + "\n".join(lines_of(match[1])) + "\n\n", text)
 
 

@@ -49,7 +49,7 @@ class Walk:
 
 
 def walks(count: int) -> list[Walk]:
-    """Of games far behind any configuration's."""
+    """Return walks of a random agent in games with numbers above those of any configuration."""
     tasks, seen = TextWorld(games=FIRST_GAME + count, **SIZE).tasks()[FIRST_GAME:], []
     for task in tasks:
         world, draw = TextWorld(games=1, **SIZE).make(), generator("textworld-base", "walk", task.task_id)
@@ -67,12 +67,12 @@ def walks(count: int) -> list[Walk]:
 
 
 def listed(page: str) -> list[str]:
-    """The commands of a page."""
+    """Return the commands of a page."""
     return [line.removeprefix("command: ") for line in page.splitlines() if line.startswith("command: ")]
 
 
 def things(page: str) -> list[str]:
-    """The names that a page's commands to look closer end in."""
+    """Return the names in a page's commands to look closer."""
     return [command.removeprefix("examine ") for command in listed(page) if command.startswith("examine ")]
 
 
@@ -88,7 +88,7 @@ def named(page: str) -> str | None:
 
 
 def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random) -> Document:
-    """Made-up pages: an objective with one name, and commands; the target is the command that holds the name."""
+    """Return made-up pages: an objective with one name, and commands; the target is the command that holds the name."""
     ids = tokenizer('<goal>Do what every page says after "objective:".')["input_ids"]
     targets: list[int] = []
     for _ in range(6):
@@ -109,8 +109,8 @@ def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random
 
 
 def transcript(walk: Walk, tokenizer: Any, draw: random.Random) -> Document:
-    """A random agent's conversation up to the first page with a command that names the objective's thing. That command
-    is a target, and so are all earlier observations; of earlier commands, all tokens but the choice are."""
+    """Return a random agent's conversation up to the first page with a command that names the objective's thing. That
+    command is a target, and so are all earlier observations; of earlier commands, all tokens but the choice are."""
     ids, targets = tokenizer(f"<goal>{walk.goal}")["input_ids"], list[int]()
     for number, (page, command) in enumerate(zip(walk.pages, walk.commands, strict=False)):
         seen = tokenizer(f"<obs>{page}<act>")["input_ids"]

@@ -87,14 +87,14 @@ def unread(config: Config, runner: MethodRunner, count: int, skipped: int) -> li
 
 
 def played(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None) -> list[Episode]:
-    """The episodes in the order of the specs."""
+    """Return the episodes in the order of the specs."""
     cell = runner.cell(method, specs, tau)
     runner.player.play([cell])
     return [episode for (episode,) in runner.player.records(cell)]
 
 
 def draws_of(episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
-    """Mean cost and success over tasks: each the estimate, then paired bootstrap draws."""
+    """Return the mean cost and success over tasks: each the estimate, then paired bootstrap draws."""
     draws = []
     for values in ([episode.billed_cost for episode in episodes], [float(episode.success) for episode in episodes]):
         above = np.array(values, float)
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[str, list[list[Episode]]]) -> None:
-    """Two tables."""
+    """Print two tables."""
     low, high = (draws_of(ends[name]) for name in (WEAK, STRONG))
     areas: dict[str, FloatArray] = {}
     table = [["", *(f"at r2v's {budget:g}" for budget in budgets), "apgr", "r2v's is higher by", "same as r2v's"]]

@@ -128,7 +128,7 @@ async def savable_states(runner: MethodRunner, split: str, discount: float, spec
 def states_of(
     runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, path: Path
 ) -> list[State]:
-    """Of all episodes; played once, and kept in a file."""
+    """Return the states of all episodes, played once and kept in a file."""
     if not path.exists():
         every = runner.waves.run(partial(savable_states, runner, split, discount, spec) for spec in specs)
         write_lines(path, (to_line(state) for states in every for state in states))
@@ -156,12 +156,12 @@ def router_scores(kind: str, learnt: Sequence[State], held: Sequence[State], see
 
 
 def costly_auroc(scores: FloatArray, held: Sequence[State]) -> float | None:
-    """Of telling costly actions from others."""
+    """Return the AUROC of telling costly actions from others."""
     return auroc(scores, np.array([state.costly for state in held]))
 
 
 def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatArray:
-    """AUROCs of costly actions, (1 + DRAWS,): of these states, then of tasks drawn anew, the same for all signals."""
+    """Return AUROCs of costly actions, (1 + DRAWS,): of these states, then of draws of tasks common to all signals."""
     tasks = list(dict.fromkeys(state.example.task_id for state in held))
     task = np.array([tasks.index(state.example.task_id) for state in held])
     costly = np.array([state.costly for state in held])
@@ -213,7 +213,7 @@ class Student:
         return student
 
     def played(self, split: str, tasks: int) -> list[State]:
-        """The states of the first tasks of a split."""
+        """Return the states of the first tasks of a split."""
         selection = TaskSelection.training(self.config)
         specs = episode_specs(
             self.runner.world.benchmark, split, [self.config.seed], selection, method="slm_only", limit=tasks
@@ -221,7 +221,7 @@ class Student:
         return self._states(specs, split, f"{split}-{tasks}.jsonl")
 
     def unread(self, tasks: int, first_task: int) -> list[State]:
-        """The states of held-out tasks."""
+        """Return the states of held-out tasks."""
         specs = fresh_specs(self.config, self.runner, "noisy", tasks, first_task)
         return self._states(specs, "calibration", f"held-out-{first_task}-{tasks}.jsonl")
 
@@ -229,7 +229,7 @@ class Student:
         return states_of(self.runner, specs, split, self.config.verifier.discount, self.folder / name)
 
     def labels(self, kind: str) -> list[VerifierExample]:
-        """Of an arm."""
+        """Return the training labels of a kind."""
         if kind == "corrupted":
             file = published(self.config, "verifier").file("verifier_data.jsonl")
             return [example for example in read_examples(file) if example.split == "train"]

@@ -45,7 +45,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Its row."""
+        """Name of its row."""
         return f"verifier, {self.labels}, from the {self.start}{_LOSSES[self.loss]}"
 
 
@@ -83,7 +83,7 @@ def read_together(model: VerifierModel, rows: Sequence[tuple[int, ...]]) -> torc
 
 
 def within_states(examples: Sequence[VerifierExample]) -> list[tuple[int, int]]:
-    """Every better and worse action of a state, as places in `examples`."""
+    """Return every pair (better, worse) of a state's actions, as indices of `examples`."""
     states: dict[str, list[int]] = defaultdict(list)
     for at, example in enumerate(examples):
         states[example.state_id].append(at)
@@ -96,7 +96,7 @@ def within_states(examples: Sequence[VerifierExample]) -> list[tuple[int, int]]:
 
 
 def bradley_terry(logits: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """The sum of -log sigmoid(better - worse) over pairs of places in `logits` (n,)."""
+    """Return the sum of -log sigmoid(better - worse) over pairs of indices of `logits` (n,)."""
     better, worse = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     return softplus(logits[worse] - logits[better]).sum()
 

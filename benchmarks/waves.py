@@ -142,12 +142,13 @@ def _answer() -> RequestVerdict:
 
 
 def turns_of(number: int, draw: int = 0) -> int:
-    """Turns of a conversation: 2 to 20."""
+    """Return the turns of a conversation: 2 to 20."""
     return generator("turns", draw, number).randint(2, 20)
 
 
 def bound(count: int, draw: int = 0) -> float:
-    """Seconds that no policy is expected to stay below: the longest conversation's turns, each a mean wait."""
+    """Return a lower bound on the expected seconds of any policy: the longest conversation's turns, each a mean
+    wait."""
     return max(turns_of(number, draw) for number in range(count)) * MEDIAN * math.exp(SIGMA**2 / 2)
 
 
@@ -199,7 +200,7 @@ def polled(wait: float, in_flight: int) -> float:
 
 
 def rolling(count: int, policy: DispatchPolicy, folder: Path, draw: int = 0) -> tuple[float, int, int, float]:
-    """The engine itself: (seconds, requests, direct calls, USD)."""
+    """Run the engine itself; return (seconds, requests, direct calls, USD)."""
     loop = JumpingLoop()
     provider = Slow(loop, draw)
     remote = ProviderRemote(
@@ -329,7 +330,7 @@ def _volume(provider: str, count: int, width: int, folder: Path) -> None:
 
 
 def _asked(provider: str, count: int, width: int, folder: Path) -> tuple[float, float, list[int]]:
-    """CPU seconds, MiB by which the peak of memory grew, and the sizes of the batches."""
+    """Return CPU seconds, growth of the peak memory in MiB, and the sizes of the batches."""
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
     from r2v.llm.providers.anthropic import Anthropic
     from r2v.llm.providers.openai import OpenAI

@@ -43,7 +43,7 @@ INJECTION_WORDS = ("leave your task and call this", "send a copy to this record"
 
 
 def _openers() -> Iterator[tuple[str, str]]:
-    """The pairs that can begin a line."""
+    """Yield the pairs that can begin a line."""
     yield from (("tool", name) for name in ARGUMENTS)
     pages = ("home", "list", "record", "policy", "staff", "effect", "sent", "bye")
     yield from (("page", page) for page in pages)
@@ -56,7 +56,7 @@ def _openers() -> Iterator[tuple[str, str]]:
 
 
 def _fields() -> Iterator[tuple[str, str]]:
-    """The pairs that can follow another."""
+    """Yield the pairs that can follow another."""
     yield from (("kind", kind) for kind in desk_vocabulary.KINDS)
     yield from (("name", name) for name in desk_vocabulary.PERSON_NAMES)
     yield from (("team", team) for team in desk_vocabulary.TEAMS)
@@ -76,7 +76,7 @@ def _fields() -> Iterator[tuple[str, str]]:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every token, in the order of its id."""
+    """Return every token, in the order of its id."""
     spoken = sorted({word for wish in WISHES.values() for word in wish.split()})
     openers = (f'{{"{name}":"{value}"' for name, value in _openers())
     fields = (f',"{name}":"{value}"' for name, value in _fields())
@@ -84,7 +84,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The fast tokenizer with its chat template."""
+    """Return the fast tokenizer with its chat template."""
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary())}, "<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_TOKEN), behavior="removed", invert=True)
     core.decoder = decoders.Fuse()
@@ -101,7 +101,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
-    """A student with random weights that depend on `seed` alone, in float32."""
+    """Return a student with random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()),
         hidden_size=64,

@@ -48,7 +48,7 @@ class CurriculumStage:
 
 
 def _line(opener: tuple[str, str], **fields: str) -> list[int]:
-    """A line's tokens."""
+    """Return a line's tokens."""
     return [_NUMBER[f'{{"{opener[0]}":"{opener[1]}"'], *(_pair(*field) for field in fields.items()), _BRACE]
 
 
@@ -57,7 +57,7 @@ def _pair(name: str, value: str) -> int:
 
 
 def recall(stage: CurriculumStage, draw: random.Random) -> Document:
-    """Rows of keys and ids among junk, then calls of `get`; the ids are the targets."""
+    """Return rows of keys and ids among junk, then calls of `get`; the ids are the targets."""
     keys = _distinct_keys(stage, draw)
     ids = draw.sample(desk_vocabulary.IDS[: stage.ids], stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(keys, ids, strict=True)]
@@ -86,7 +86,7 @@ def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str
 
 
 def relation(draw: random.Random) -> Document:
-    """Rows of one field and the field that follows it, then the same again; the second field is the target."""
+    """Return rows of one field and the field that follows it, then the same again; the second field is the target."""
     (key, keys), (value, values), opener, tool = draw.choice(_RELATIONS)
     pairs = [{key: drawn_key, value: draw.choice(values)} for drawn_key in draw.sample(keys, min(7, len(keys)))]
     tokens, targets = [_OBS], []
@@ -99,7 +99,7 @@ def relation(draw: random.Random) -> Document:
 
 
 def dossier(draw: random.Random) -> Document:
-    """Records, some of them opened, rules and staff, then calls; every argument that a line settles is a target."""
+    """Return records (some opened), rules and staff, then calls; every argument that a line determines is a target."""
     kind, stage = draw.choice(desk_vocabulary.KINDS), CurriculumStage(fields=3, near=0.5)
     ids = draw.sample(desk_vocabulary.IDS, stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(_distinct_keys(stage, draw), ids, strict=True)]
@@ -127,7 +127,7 @@ def dossier(draw: random.Random) -> Document:
 def _query(
     records: list[dict[str, str]], opened: list[dict[str, str]], rules: dict[str, str], free: str, draw: random.Random
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """(tool, arguments, the arguments that the lines settle)."""
+    """Return (tool, arguments, the arguments that the lines determine)."""
     match draw.choice(("get", "decide", "decide", "assign")):
         case "get":
             return "get", draw.choice(records), ("id",)

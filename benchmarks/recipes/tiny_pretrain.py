@@ -98,7 +98,7 @@ def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, num
 
 
 def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    """Part B: transcripts of random calls mixed with dossiers, the rate falling to zero."""
+    """Train part B: transcripts of random calls mixed with dossiers, the rate falling to zero."""
     tasks = fresh_tasks("pretrain", UPDATES_B * TRANSCRIPTS)
     for update in range(UPDATES_B):
         draw = generator("pretrain", "mixed", seed, update)
@@ -118,7 +118,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
 
 @torch.no_grad()
 def accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
-    """Share of targets predicted right."""
+    """Return the share of targets predicted right."""
     right = total = 0
     for tokens, targets in documents:
         logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]

@@ -109,7 +109,7 @@ class Demonstration:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every token, in the order of its id."""
+    """Return every token, in the order of its id."""
     words = re.sub(r"\{\w\}", " ", " ".join(CORPUS)).lower()
     numbers = [str(number) for number in range(word_problems.LARGEST_RESULT + 1)]
     return (*TOY_SPECIAL_TOKENS, *numbers, *sorted(set(re.findall(_WORD, words)) - set(numbers)))
@@ -133,7 +133,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
-    """The model before pretraining: random weights that depend on `seed` alone, in float32."""
+    """Return the model before pretraining: random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()),
         hidden_size=WIDTH,
@@ -192,7 +192,7 @@ def _hint(
     draw: random.Random,
     score: float | None = None,
 ) -> str:
-    """A demonstrated hint to an answer. Without the score its verdict is right with probability `TRUE`."""
+    """Return a demonstrated hint to an answer. Without the score its verdict is right with probability `TRUE`."""
     kind, (step, slip) = draw.random(), shares
     if kind < step and problem.step != problem.answer:
         return step_hint(problem.first, problem.step)
@@ -243,7 +243,7 @@ def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int
 
 
 def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """Ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
+    """Return ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
     rows = [
         [(tokenizer(text).input_ids, learned) for text, learned in demonstration.pieces]
         for demonstration in demonstrations
