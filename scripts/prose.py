@@ -1,6 +1,6 @@
 """Measure the rules of prose: `python scripts/prose.py` prints each figure with its limit; `--list` adds the places.
 
-Exit code 1 if a limit is missed. The rules are in CONTRIBUTING.md; how they came about is in docs/LOG.md.
+Exit code 1 if a limit is missed. The rules are in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
