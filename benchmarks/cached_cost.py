@@ -138,7 +138,7 @@ if __name__ == "__main__":
         nargs="+",
         choices=FEATURE_GROUPS,
         metavar="GROUP",
-        help="price the trained routers' decisions as if they read these (default: what the evaluation's read)",
+        help="price the trained routers' decisions as if they read these (default: the evaluation's)",
     )
     given = parser.parse_args()
     sizes = Lengths(head=given.head, page=given.page, action=given.action)

@@ -1,6 +1,6 @@
 """Compare every content file that the MRP leaves in one checkout with another checkout's.
 
-    python benchmarks/compare_checkouts.py OLD NEW            # compares what `make mrp` left in both
+    python benchmarks/compare_checkouts.py OLD NEW            # compares the files of `make mrp` in both
     python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
 
 For changes that must change no result. Run ids, clocks and the commit are ignored; manifests, which name the code and

@@ -130,9 +130,9 @@ def measured(benchmark: str, provider: str, times: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the runs lie; made anew for each row")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs; made again for each row")
     parser.add_argument("--only", nargs=2, metavar=("BENCHMARK", "PROVIDER"), help="one row (default: all four)")
-    parser.add_argument("--times", type=int, default=10, help="how many times as large the second run is (default: 10)")
+    parser.add_argument("--times", type=int, default=10, help="size of the second run over the first (default: 10)")
     values = parser.parse_args()
     cases = [tuple(values.only)] if values.only else [(b, p) for b in ("desk", "babyai") for p in MODELS]
     good = True

@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument(
-        "--first-task", type=int, required=True, help="of desk; the ledger refuses those that were read"
+        "--first-task", type=int, required=True, help="first desk task; the ledger refuses tasks that were read"
     )
     parser.add_argument("--num-tasks", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")

@@ -183,7 +183,7 @@ def _kill_and_start(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=MRP)
-    parser.add_argument("--state", type=Path, required=True, help="folder of what was done so far")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the progress so far")
     parser.add_argument("--helpers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--kills", type=int, default=20, help="for each number of helpers (default: 20)")
     parser.add_argument("--block", default="16", help="rollout.episodes_per_block (default: 16)")

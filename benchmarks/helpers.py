@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--helpers", type=int, nargs="+", default=[3, 8])
     parser.add_argument("--tasks", type=int, default=40, help="evaluation tasks of each condition (default: 40)")
-    parser.add_argument("--block", default="4", help="rollout.episodes_per_block of what is shared (default: 4)")
+    parser.add_argument("--block", default="4", help="rollout.episodes_per_block with helpers (default: 4)")
     parser.add_argument("--project", type=Path, help="a folder in which `r2v run --config tests/micro.yaml` was run")
     values = parser.parse_args()
     settings = [f"evaluation.num_tasks={values.tasks}", "evaluation.seeds=[1,2]"]

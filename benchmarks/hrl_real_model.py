@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="folder of the weights; default: made below --work")
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES)
-    parser.add_argument("--table", action="store_true", help="run nothing: print the table of what has run")
+    parser.add_argument("--table", action="store_true", help="run nothing: print the table of the finished arms")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
     arguments = parser.parse_args()
     if arguments.table:

@@ -317,7 +317,7 @@ def main() -> int:
     """Run both and print their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true")
-    parser.add_argument("--model", help="whose shape is taken (a small one)")
+    parser.add_argument("--model", help="model with the shape to use (default: a small one)")
     for flag, value, what in (
         ("prompts", 16, "of a round"),
         ("samples", 4, "completions of each prompt"),

@@ -263,10 +263,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--factors", type=float, choices=FACTORS, nargs="+", default=[1.0])
     parser.add_argument("--chosen", action="store_true", help="at the rates of the grid that the split `tune` chose")
-    parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a look")
-    parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
+    parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a trial")
+    parser.add_argument("--minutes", type=float, default=90.0, help="begin no run after this time; default: 90")
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
-    parser.add_argument("--table", action="store_true", help="run nothing: print the table of all that has run")
+    parser.add_argument("--table", action="store_true", help="run nothing: print the table of the finished runs")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
     arguments = parser.parse_args()
     h = load(arguments.config, SIZE).hierarchical

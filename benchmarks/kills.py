@@ -200,8 +200,10 @@ def report(state: dict[str, Any]) -> None:
 def main() -> int:
     """Kill, compare and print; return 1 if a byte differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="at least, shared out evenly (default: 100)")
-    parser.add_argument("--state", type=Path, default=Path("/tmp/r2v-kills"), help="folder of what was done so far")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="least number, shared evenly among stages (default: 100)"
+    )
+    parser.add_argument("--state", type=Path, default=Path("/tmp/r2v-kills"), help="folder of the progress so far")
     parser.add_argument("--config", type=Path, default=MICRO, help="the pipeline (default: tests/micro.yaml)")
     values = parser.parse_args()
     values.config, values.state = values.config.resolve(), values.state.resolve()

@@ -61,7 +61,7 @@ def open_look(path: Path, look: Look) -> None:
     if read is not None and not look.again:
         raise UsageError(
             f"{look.world} tasks {look.first} to {look.first + look.count - 1}: {read.study} read {read.first} to "
-            f"{read.first + read.count - 1} on {read.date}; take tasks that nobody has read (--first-task), or say why "
+            f"{read.first + read.count - 1} on {read.date}; take unread tasks (--first-task), or say why "
             "with --again"
         )
     path.parent.mkdir(parents=True, exist_ok=True)

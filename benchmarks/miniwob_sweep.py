@@ -80,7 +80,9 @@ def plain(folder: Path) -> WorkerPool:
 def main() -> int:
     """Run the sweep; return 1 if fewer than LEAST tasks work."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=6, help="play every so many beside the peer; 0: none (default: 6)")
+    parser.add_argument(
+        "--every", type=int, default=6, help="play every n-th task with the peer too; 0: none (default: 6)"
+    )
     parser.add_argument("--names", default="all", help="tasks, separated by spaces (default: all)")
     options = parser.parse_args()
     benchmark = MiniWoB(names=options.names, instances=1)

@@ -102,7 +102,7 @@ def _lead(mean: float, draws: FloatArray) -> list[str]:
 def main() -> None:
     """Print the table of the pieces that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="folder of the pieces (default: %(default)s)")
     arguments = parser.parse_args()
     paths = sorted(arguments.out.glob("student-*.jsonl.zst"))
     if not paths:

@@ -100,8 +100,8 @@ def run_stages(config: Path, work: Path, minutes: float) -> bool:
 def main() -> None:
     """Resume the stages; print the table when all are done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where everything is kept")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no stage after so many; default: no limit")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of all files")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no stage after this time; default: no limit")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     work = given.work.resolve()

@@ -302,8 +302,8 @@ def main() -> int:
     """Play the chains and print the measures; return 1 if any is above 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=200, help="random chains (default: 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first of them (default: 0)")
-    parser.add_argument("--share", type=float, default=0.2, help="of the calls that go wrong (default: 0.2)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first chain (default: 0)")
+    parser.add_argument("--share", type=float, default=0.2, help="share of the calls that fail (default: 0.2)")
     values = parser.parse_args()
     total, injected, failures = Counter(dict.fromkeys(MEASURES, 0)), Counter[tuple[str, str]](), Counter[str]()
     persons, calls, shared, begun = Counter[str](), 0, 0, time.process_time()

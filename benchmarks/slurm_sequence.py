@@ -131,7 +131,7 @@ def lives(project: Any, names: dict[str, str]) -> list[str]:
 def main() -> int:
     """Run the drills asked for and print the sequence of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1], help="this one by default")
+    parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1], help="default: this one")
     parser.add_argument("drills", nargs="*", metavar="DRILL", help=f"of {', '.join(DRILLS)}; all by default")
     values = parser.parse_args()
     names = values.drills or list(DRILLS)

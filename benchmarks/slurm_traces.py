@@ -26,7 +26,7 @@ from tests.slurm.traces import RECORDED, SCENARIOS, RealCluster, recorded, trace
 def main() -> int:
     """Play the scenarios; return 1 if a comparison finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", action="store_true", help="write nothing, print what differs from the record")
+    parser.add_argument("--compare", action="store_true", help="write nothing, print differences from the record")
     values = parser.parse_args()
     if lacking():
         sys.exit(f"no Slurm here ({', '.join(lacking())}): make slurm")

@@ -245,11 +245,11 @@ def main() -> None:
     parser.add_argument(
         "--first-task", type=int, help=f"default: {FIRST_TASK} of desk, the first of another world's evaluation split"
     )
-    parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
+    parser.add_argument("--rivals", nargs="+", default=[], help="baselines to play (default: all)")
     parser.add_argument("--groups", action="store_true", help="r2v without each group of its features, too")
     parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="folder of the pieces (default: %(default)s)")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
     arguments = parser.parse_args()
     world = load(arguments.config).env.benchmark

@@ -294,7 +294,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--pieces", type=Path, nargs="+", default=[OUTCOMES], help="of several folders the students that all hold"
+        "--pieces", type=Path, nargs="+", default=[OUTCOMES], help="with several folders, the students in all of them"
     )
     parser.add_argument("--condition", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")

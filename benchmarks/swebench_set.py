@@ -245,7 +245,7 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--packages", nargs="*", default=[], help="only these, beside the recipes of others (default: all)"
+        "--packages", nargs="*", default=[], help="only these; recipes of others are kept (default: all)"
     )
     parser.add_argument("--output", type=Path, default=RECIPES, help=f"file to write (default: {RECIPES.name})")
     parser.add_argument("--each", type=int, default=4, help="instances of a package (default: 4)")

@@ -111,7 +111,7 @@ def main() -> None:
         "--budgets", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.35], help="r2v's shares of LLM steps"
     )
     parser.add_argument(
-        "--skip", type=int, default=0, help="of the last tasks, leave so many out: a look each (default: 0)"
+        "--skip", type=int, default=0, help="number of last tasks to leave out, one range per look (default: 0)"
     )
     parser.add_argument("--only", nargs="+", help="routers to play, r2v among them (default: all)")
     arguments = parser.parse_args()

@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=200, help="training tasks (default: %(default)s)")
     parser.add_argument("--held-out", type=int, default=100, help="tasks (default: %(default)s)")
     parser.add_argument("--first-task", type=int, default=FIRST_TASK, help="default: %(default)s")
-    parser.add_argument("--choose", action="store_true", help="try recipes on as many calibration tasks instead")
+    parser.add_argument("--choose", action="store_true", help="try recipes on calibration tasks instead")
     arguments = parser.parse_args()
     if arguments.choose:
         choose([Student.of(seed, arguments.train) for seed in arguments.seeds], arguments.held_out)

@@ -351,8 +351,8 @@ def main() -> None:
     """Run the selected comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=1000)
-    parser.add_argument("--draws", type=int, help="means over so many draws of waits and lengths instead")
-    parser.add_argument("--requests", type=int, help="so many through the emulator instead")
+    parser.add_argument("--draws", type=int, help="print means over this number of draws of waits and lengths")
+    parser.add_argument("--requests", type=int, help="send this number of requests through the emulator")
     arguments = parser.parse_args()
     logging.getLogger("r2v").setLevel(logging.ERROR)
     if arguments.requests:
