@@ -237,7 +237,7 @@ def _cells(
 
 def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     """Write a cell's episodes in the order of their ids, one at a time in memory; how many were not measured."""
-    from r2v.rollout.work_queue import tell_faults
+    from r2v.rollout.work_queue import log_faults
 
     ordered = _by_identity(runner, cell)
     solved, faults = 0, list[str]()
@@ -258,7 +258,7 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
         solved,
         count,
     )
-    tell_faults(cell.what, faults, count)
+    log_faults(cell.what, faults, count)
     return len(faults)
 
 
