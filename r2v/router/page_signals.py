@@ -1,18 +1,18 @@
-"""Page signals: marks that any page of text may carry, and where an action's arguments were read.
+"""Page signals: marks of any page of text, and the texts in which an action's arguments were read.
 
-Nothing here knows a benchmark: error words and cut-off marks are told by patterns, lines of outsiders by their words
-and by the mark that a benchmark says they bear (`Capabilities.untrusted`), and an argument is grounded in the lines
-that show its value. An identifier that no line shows was made up; one that only outsiders' lines show was planted; and
-the line an identifier is copied from should bear the other arguments too.
+Nothing here depends on the benchmark: patterns find error words and cut-off marks; lines of third parties are found by
+their words and by the benchmark's mark (`Capabilities.untrusted`); an argument is grounded in the lines that show its
+value. An identifier that no line shows was made up; one that only third parties' lines show was planted; and the line
+that an identifier is copied from should show the other arguments too.
 
     signature('{"tool":"get","id":"r2"}', goal, observations, tools)     # "get id=page"
     signature("take the brass key", goal, observations)                  # "take page goal"
 
 An action's signature is its tool and, of each argument, the text that its value was read from: `goal`, `page` (the
 newest observation), `seen` (an earlier one), `new` (nowhere), or `free` (the tool's schema says that any value serves).
-Two actions of one signature do the same for goals of other values. Of a turn with several calls the words beside them
-are left out. A command in plain text is its first word and the roles of the others; so is the argument of a benchmark
-whose only tool takes nothing but a command.
+Two actions of one signature do the same for goals of other values. Words around the calls of a turn are left out. A
+command in plain text is its first word and the roles of the others; so is the argument of a benchmark whose only tool
+takes nothing but a command.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ _UNTRUSTED = (
 )
 
 _SHORT = 500
-"""Characters of a line that is cheaper to keep than to hash."""
+"""Most characters of a line that is cheaper to keep than to hash."""
 
 
 @by_digest(1 << 14)
 def is_error(observation: str) -> bool:
-    """Whether the page reports a failure."""
+    """True if the page reports a failure."""
     return _ERROR.search(observation) is not None
 
 
 def is_truncated(observation: str) -> bool:
-    """Whether the page says that something of it is missing."""
+    """True if the page marks a part of it as left out."""
     return _TRUNCATED.search(observation) is not None
 
 
 def is_untrusted(line: str, mark: str = "") -> bool:
-    """Whether the line bears an outsider's `mark`, a regular expression, or tries to change the task."""
+    """True if the line matches `mark`, a regular expression of third parties' lines, or tries to change the task."""
     short, long = _untrusted(mark)
     return short(line) if len(line) <= _SHORT else long(line)
 
 
 @lru_cache(8)
 def _untrusted(mark: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """For short lines and for long ones. A page of JSON is one line: remembered as it is, thousands of them would stay
-    in memory."""
+    """Return the tests for short lines and for long ones. A page of JSON is one line: cached as it is, thousands of
+    them would stay in memory."""
     pattern = re.compile(f"{mark}|{_UNTRUSTED}" if mark else _UNTRUSTED, re.IGNORECASE)
 
-    def found(line: str) -> bool:
+    def matches(line: str) -> bool:
         return pattern.search(line) is not None
 
-    return lru_cache(1 << 14)(found), by_digest(1 << 14)(found)
+    return lru_cache(1 << 14)(matches), by_digest(1 << 14)(matches)
 
 
 def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mark: str = "") -> dict[str, float]:
-    """Shares of the argument values in [0, 1]: `args_unseen` occur in no line of goal or pages,
-    `args_untrusted` only in outsiders' lines, `args_together` is the most that one trusted page line shows
+    """Return shares of the argument values, in [0, 1]: `args_unseen` occur in no line of goal or pages,
+    `args_untrusted` only in third parties' lines, `args_together` is the largest share that one trusted page line shows
     (1 without arguments)."""
     shown = list(dict.fromkeys(line for text in observations for line in text.splitlines()))
     trusted = [line for line in shown if not is_untrusted(line, mark)]
@@ -101,7 +101,8 @@ def shows(value: str, text: str) -> bool:
 
 UNPARSEABLE = "unparseable"
 _WORDS = 8
-"""Words of a command whose roles are told; of prose without a call none would equal another otherwise."""
+"""Most words of a command whose roles are in its signature: longer prose would have a signature of its own each
+time."""
 
 
 def tool_of(action: str, tools: Sequence[ToolSpec] = ()) -> str:
@@ -127,7 +128,7 @@ def signature(action: str, goal: str, observations: Sequence[str], tools: Sequen
 
 
 def _parts(action: str, tools: Sequence[ToolSpec]) -> list[tuple[str, list[tuple[str, str | None]], list[str]]]:
-    """(tool, values by argument, further words) of each call of an action; the value of a free argument is None."""
+    """Return (tool, values by argument, further words) of each call of an action; a free argument's value is None."""
     lines = [action] if parse_action(action).action_type else action.splitlines()
     calls = [line for line in lines if parse_action(line).action_type]
     if not calls:
