@@ -193,7 +193,7 @@ def test_labels_of_one_class_teach_a_constant(
     assert len({row.task_id for row in rows if row.split == "train"}) == 200
     model = fit(rows, CONFIG, seed=0)
     steps = sum(row.split == "train" for row in rows)
-    assert f"{label * steps} of {steps} steps have y=1 in training" in caplog.text
+    assert f"{label * steps} of {steps} steps have y=1" in caplog.text
     model.save(tmp_path / "router.json")
     again = load(tmp_path / "router.json", CONFIG.model)
     assert again == model and model.kind == "constant"
