@@ -1,13 +1,16 @@
-"""What stands between two stages of a chain: from the end of a parent's code to the start of its child's own.
+"""The gap between two stages of a chain: from the end of a parent's code to the start of its child's own.
 
-    python benchmarks/slurm_chain.py                  # ours, a bare sbatch chain, Snakemake's Slurm executor
-    python benchmarks/slurm_chain.py --stages 10 --no-snakemake
+    python benchmarks/slurm_chain.py                  # ours, a bare sbatch chain, Snakemake's Slurm executor: 12 min
+    python benchmarks/slurm_chain.py --no-snakemake   # 8 min, nearly all of it waiting
 
 All run on the same private Slurm (tests/slurm/cluster.py), one after another, the same program at every stage: it
 notes the time in its first line and in its last, and stands still for some seconds between, as a stage that works does.
-What is loaded before a stage's own code begins counts: R2V, its command line, Snakemake's. The bare chain checks
-nothing, heals nothing and records nothing: it is the floor, run before ours and after it. Snakemake gets a virtual
-environment of its own, made here. Printed: ours beside the floor, and Snakemake beside ours.
+How long differs between stages by up to a second, and is the same in both chains: Slurm looks for jobs once a second,
+so that stages of equal length would all end at the same point of its tick. What is loaded before a stage's own code
+begins counts: R2V, its command line, Snakemake's. The bare chain checks nothing, heals nothing and records nothing: it
+is the floor. Ours and the floor take turns, and which goes first alternates. Snakemake gets a virtual environment of
+its own, made here. Printed: ours beside the floor as the ratio of mean gaps, with a 95 % bootstrap interval over gaps,
+and Snakemake beside ours.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402
+
 from r2v.config import load, to_yaml  # noqa: E402
+from r2v.randomness import seed_of, uniform  # noqa: E402
 from r2v.slurm.chain import chain as chains  # noqa: E402
 from r2v.slurm.chain.chain import (  # noqa: E402
     Attempt,
@@ -40,7 +47,7 @@ from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 STAMP = """import time; began = time.time()
 import sys
-time.sleep(float(open("seconds").read()))
+time.sleep(float(open("seconds").read().split()[int(sys.argv[1])]))
 open(f"stamp-{sys.argv[1]}", "w").write(f"{began} {time.time()}")
 """
 STAND_IN = """import os, runpy, sys
@@ -57,6 +64,7 @@ runpy.run_module = stamp
 """
 """Takes the place of a stage in the fork of our runner, behind the command line that a stage of ours has."""
 AIM, AIM_BESIDE_SNAKEMAKE = 1.5, 20.0
+RESAMPLES = 10_000
 
 
 def gaps(folder: Path, stages: int) -> list[float]:
@@ -95,14 +103,12 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        began = time.perf_counter()
         for job in jobs:
             planned = Attempt(id="", resources={"mem": "512M", "time": "10"}, reason="first")
             chain = chain.with_job(job, planned=planned)
         chains.write(Path(), chain)
         if undone := reconcile(name):
             raise RuntimeError("; ".join(undone))
-        print(f"(r2v: {stages} jobs and their sentinels submitted in {time.perf_counter() - began:.1f} s)")
     finally:
         os.chdir(before)
     cluster.wait(lambda: not cluster.squeue(), timeout=300)
@@ -156,37 +162,61 @@ def install_snakemake(folder: Path) -> Path | str:
     return folder / "venv/bin/snakemake" if made.returncode == 0 else made.stderr.strip().splitlines()[-1]
 
 
-def tell(name: str, found: list[float], beside: str = "") -> float:
-    """Print one row; returns the median."""
-    middle = statistics.median(found)
-    print(f"{name:<34}{middle:8.2f} s  {min(found):6.2f} to {max(found):6.2f}   {beside}", flush=True)
-    return middle
+def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, float]:
+    """Ratio of the mean gaps and its 95 % bootstrap interval; gaps are drawn again on both sides."""
+    random = np.random.default_rng(seed_of("slurm_chain"))
+    draws = [random.choice(np.array(some), (RESAMPLES, len(some))).mean(axis=1) for some in (ours, floor)]
+    low, high = np.quantile(draws[0] / draws[1], (0.025, 0.975))
+    return statistics.fmean(ours) / statistics.fmean(floor), float(low), float(high)
+
+
+def judgement(low: float, high: float) -> str:
+    """Outcome of the aim by the interval."""
+    return f"aim of {AIM}: {'met' if high <= AIM else 'missed' if low > AIM else 'undecided'}"
+
+
+def tell(name: str, found: Sequence[float], beside: str = "") -> None:
+    """Print one row."""
+    print(
+        f"{name:<30}{len(found):5d}{statistics.fmean(found):8.2f} s{statistics.median(found):8.2f} s"
+        f"{min(found):8.2f} to {max(found):5.2f}   {beside}",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Run the chains and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", type=int, default=8, help="stages of a chain (default: 8)")
-    parser.add_argument("--snakemake-stages", type=int, default=3, help="the same for Snakemake (default: 3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="that each stage works (default: 3)")
+    parser.add_argument("--stages", type=int, default=11, help="stages of a chain (default: 11)")
+    parser.add_argument("--turns", type=int, default=6, help="chains of each kind (default: 6)")
+    parser.add_argument("--snakemake-stages", type=int, default=3, help="stages of its one chain (default: 3)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="mean time that a stage works (default: 2.5)")
     parser.add_argument("--no-snakemake", action="store_true")
     arguments = parser.parse_args()
     if lacking():
         sys.exit(f"no Slurm here ({', '.join(lacking())}): make slurm")
+    began = time.perf_counter()
     with Cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
 
-        def chain(run: Callable[..., list[float]], name: str, stages: int, *more: object) -> list[float]:
-            folder = Path(scratch) / name
+        def chain(run: Callable[..., list[float]], name: str, stages: int, turn: int, *more: object) -> list[float]:
+            folder = Path(scratch) / f"{name}-{turn}"
             folder.mkdir()
             (folder / "stamp.py").write_text(STAMP)
-            (folder / "seconds").write_text(str(arguments.seconds))
+            lengths = (arguments.seconds - 0.5 + uniform("slurm_chain", turn, at) for at in range(stages))
+            (folder / "seconds").write_text(" ".join(map(str, lengths)))
             return run(cluster, folder, stages, *more)
 
-        print(f"{'end of parent to own code':<34}{'median':>10}  fastest to slowest")
-        before = chain(bare, "bare", arguments.stages)
-        mine = chain(ours, "ours", arguments.stages)
-        floor = tell("bare sbatch", before + chain(bare, "bare again", arguments.stages))
-        whole = tell("r2v", mine, f"{statistics.median(mine) / floor:6.2f} x bare (aim {AIM})")
+        floor, mine = list[float](), list[float]()
+        kinds = [(floor, partial(chain, bare, "bare")), (mine, partial(chain, ours, "ours"))]
+        for turn in range(arguments.turns):
+            for found, run in kinds[:: -1 if turn % 2 else 1]:
+                found += run(arguments.stages, turn)
+        loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
+        print(f"{'end of parent to own code':<30}{'gaps':>5}{'mean':>10}{'median':>10}  fastest to slowest")
+        tell("bare sbatch", floor)
+        middle, low, high = ratio(mine, floor)
+        tell("r2v", mine, f"{middle:.2f} [{low:.2f}, {high:.2f}] x bare; {judgement(low, high)}")
+        print(f"(load averages {loads} on {os.cpu_count()} cores; {(time.perf_counter() - began) / 60:.0f} min)")
         if arguments.no_snakemake:
             return
         program = install_snakemake(Path(scratch))
@@ -195,9 +225,9 @@ def main() -> None:
             return
         quick = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
         for name, options in (("Snakemake, Slurm executor", ()), ("Snakemake, asking each second", quick)):
-            found = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, program, *options)
+            found = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, 0, program, *options)
             aim = f" (aim {AIM_BESIDE_SNAKEMAKE:.0f})" if not options else ""
-            tell(name, found, f"{statistics.median(found) / whole:6.2f} x r2v{aim}")
+            tell(name, found, f"{statistics.fmean(found) / statistics.fmean(mine):.2f} x r2v{aim}")
         shutil.rmtree(Path(scratch) / "venv")
 
 

@@ -1,12 +1,14 @@
 """What waiting for provider batches costs, and what a request costs us.
 
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: five ways side by side
-    python benchmarks/waves.py --draws 12       # means over so many draws of waits and lengths, beside what bounds them
+    python benchmarks/waves.py --draws 12       # so many draws of waits and lengths: their mean, the worst, the bounds
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
 clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn; once as if it were told the
-moment a batch ends, once polling as the engine does. The default is what `teacher.*` says unless told otherwise.
+moment a batch ends, once polling as the engine does. The n-th batch whose requests are of some turn takes the same time
+in every way, to compare them by more than luck. Without a limit of a batch's size all send the same batches: the
+engine then is behind the barrier by its polls. The default is what `teacher.*` says unless told otherwise.
 
 Bound: a conversation's next request can't leave before its last answer, and nobody knows a wait beforehand, so that
 whatever the policy, the longest conversation is expected to take as many mean waits as it has turns. Policies do not
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -60,14 +63,27 @@ RATE = Rate(model="m", input=2.5, output=10.0, batch=0.5, cached=0.5, write_5m=1
 """USD per million tokens, as of a model whose replies cost four times its prompts."""
 
 
+class Waits:
+    """Seconds that batches take."""
+
+    def __init__(self, draw: int) -> None:
+        self._draw, self._sent = draw, Counter[int]()
+
+    def next(self, turn: int) -> float:
+        """Return the wait of the next batch whose earliest request is of this turn, 0 at first."""
+        self._sent[turn] += 1
+        normal = generator("wait", self._draw, turn, self._sent[turn]).gauss(0.0, 1.0)
+        return MEDIAN * math.exp(SIGMA * normal)
+
+
 class Slow:
-    """A provider whose batches take a lognormal time, the n-th always the same."""
+    """A provider whose batches take a lognormal time."""
 
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
 
     def __init__(self, loop: JumpingLoop, draw: int = 0) -> None:
-        self._loop, self._draw, self._batches = loop, draw, list[tuple[float, Path, list[str]]]()
+        self._loop, self._waits, self._batches = loop, Waits(draw), list[tuple[float, list[str]]]()
         self.direct = 0
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
@@ -89,8 +105,9 @@ class Slow:
         raise TypeError("not asked for")
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        names = [json.loads(line)["custom_id"] for line in path.read_text().splitlines()]
-        self._batches.append((self._loop.now + wait_of(len(self._batches), self._draw), path, names))
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        turn = min(len(line["body"]["messages"]) for line in lines) - 1
+        self._batches.append((self._loop.now + self._waits.next(turn), [line["custom_id"] for line in lines]))
         return await self.retrieve_batch(str(len(self._batches) - 1))
 
     async def list_batches(self) -> AsyncIterator[BatchState]:
@@ -98,7 +115,7 @@ class Slow:
             yield await self.retrieve_batch(str(number))
 
     async def retrieve_batch(self, batch_id: str) -> BatchState:
-        until, _, names = self._batches[int(batch_id)]
+        until, names = self._batches[int(batch_id)]
         done = self._loop.now >= until
         return BatchState(
             id=batch_id,
@@ -110,7 +127,7 @@ class Slow:
         )
 
     async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
-        for name in self._batches[int(state.id)][2]:
+        for name in self._batches[int(state.id)][1]:
             yield ResultLine(custom_id=name, verdict=_answer())
 
     async def cancel_batch(self, batch_id: str) -> None:
@@ -124,18 +141,9 @@ def _answer() -> RequestVerdict:
     return RequestVerdict(kind="ok", text="yes", tokens=TokenCounts(fresh=100, output=10))
 
 
-def wait_of(number: int, draw: int = 0) -> float:
-    """Seconds that the n-th batch takes."""
-    return MEDIAN * math.exp(SIGMA * generator("wait", *_further(draw), number).gauss(0.0, 1.0))
-
-
 def turns_of(number: int, draw: int = 0) -> int:
     """Turns of a conversation: 2 to 20."""
-    return generator("turns", *_further(draw), number).randint(2, 20)
-
-
-def _further(draw: int) -> tuple[int, ...]:
-    return (draw,) if draw else ()
+    return generator("turns", draw, number).randint(2, 20)
 
 
 def bound(count: int, draw: int = 0) -> float:
@@ -143,22 +151,21 @@ def bound(count: int, draw: int = 0) -> float:
     return max(turns_of(number, draw) for number in range(count)) * MEDIAN * math.exp(SIGMA**2 / 2)
 
 
-def barrier(count: int, size: int | None, seen: Callable[[float], float], draw: int = 0) -> float:
+def barrier(count: int, size: int | None, seen: Callable[[float, int], float], draw: int = 0) -> float:
     """Seconds until all are done where every turn waits for the slowest batch of the turn before. seen: when a batch
-    that takes so long is seen to be done."""
-    lengths, total, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
-    for turn in range(1, max(lengths) + 1):
-        sent = math.ceil(sum(length >= turn for length in lengths) / (size or count))
-        total += max(seen(wait_of(batches + n, draw)) for n in range(sent))
-        batches += sent
+    that takes so long, one of so many, is seen to be done."""
+    lengths, total, waits = [turns_of(n, draw) for n in range(count)], 0.0, Waits(draw)
+    for turn in range(max(lengths)):
+        sent = math.ceil(sum(length > turn for length in lengths) / (size or count))
+        total += max(seen(waits.next(turn), sent) for _ in range(sent))
     return total
 
 
 def told(count: int, size: int | None, draw: int) -> float:
     """Seconds of a policy that is told every length beforehand: those with most left leave first and at once, the
     others wait for them wherever that saves a batch."""
-    left, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
-    waiting, most = list(range(count)), size or count
+    lengths, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
+    left, waits, waiting, most = list(lengths), Waits(draw), list(range(count)), size or count
     out: list[tuple[float, int, list[int]]] = []
     while waiting or out:
         waiting.sort(key=lambda number: -left[number])
@@ -168,7 +175,8 @@ def told(count: int, size: int | None, draw: int) -> float:
             if left[waiting[0]] < longest and len(out) >= enough:
                 break
             crowd, waiting = waiting[:most], waiting[most:]
-            heapq.heappush(out, (now + wait_of(batches, draw), batches, crowd))
+            turn = min(lengths[number] - left[number] for number in crowd)
+            heapq.heappush(out, (now + waits.next(turn), batches, crowd))
             batches += 1
         now, _, crowd = heapq.heappop(out)
         for number in crowd:
@@ -177,11 +185,16 @@ def told(count: int, size: int | None, draw: int) -> float:
     return now
 
 
-def polled(wait: float) -> float:
-    """When the engine's polls would see the end of a batch that takes so long."""
+def at_once(wait: float, _: int) -> float:
+    """When the end of a batch is seen by a barrier that is told of it."""
+    return wait
+
+
+def polled(wait: float, in_flight: int) -> float:
+    """When the engine's polls would see the end of a batch that takes so long, one of so many."""
     policy, waited = DispatchPolicy(), 0.0
     while waited < wait:
-        waited += pause_of(waited, policy)
+        waited += pause_of(waited, in_flight, policy)
     return waited
 
 
@@ -218,7 +231,7 @@ def waiting(count: int) -> None:
     )
     print(f"  {'batches of':<12}{'way':<28}{'hours':>7}  {'speed':>6}  {'USD':>7}  at full price")
     for size in SIZES:
-        slow, cheapest = barrier(count, size, lambda wait: wait), 0.0
+        slow, cheapest = barrier(count, size, at_once), 0.0
         shown = "no limit" if size is None else str(size)
         polling = barrier(count, size, polled)
         for name, seconds in (("barrier", slow), ("barrier, polling as we do", polling), ("bound", bound(count))):
@@ -239,15 +252,19 @@ def waiting(count: int) -> None:
 
 
 def means(count: int, draws: int) -> None:
-    """Print the ways without direct calls, mean hours over several draws of waits and lengths."""
-    print(f"{count} conversations, means over {draws} draws of waits and lengths; speed: of the mean hours")
+    """Print the ways without direct calls, which cost the same: mean hours over several draws of waits and lengths."""
+    print(
+        f"{count} conversations, {draws} draws of waits and lengths\n"
+        f"  {'batches of':<12}{'way':<28}{'hours':>7}  {'speed':>6}  least speed of a draw",
+    )
     for size in SIZES:
         hours: dict[str, list[float]] = {}
         for draw in range(1, draws + 1):
             with tempfile.TemporaryDirectory() as folder:
                 ours = rolling(count, DispatchPolicy(mode="batch", batch_size=size), Path(folder), draw)[0]
             ways = {
-                "barrier": barrier(count, size, lambda wait: wait, draw),
+                "barrier": barrier(count, size, at_once, draw),
+                "barrier, polling as we do": barrier(count, size, polled, draw),
                 "batches alone": ours,
                 "told every length": told(count, size, draw),
                 "bound": bound(count, draw),
@@ -256,7 +273,11 @@ def means(count: int, draws: int) -> None:
                 hours.setdefault(name, []).append(seconds / 3600)
         for name, some in hours.items():
             speed = sum(hours["barrier"]) / sum(some)
-            print(f"  {size or 'no limit':<12}{name:<28}{sum(some) / draws:7.1f}  {speed:5.2f}x", flush=True)
+            least = min(slow / quick for slow, quick in zip(hours["barrier"], some, strict=True))
+            print(
+                f"  {size or 'no limit':<12}{name:<28}{sum(some) / draws:7.2f}  {speed:5.3f}x  {least:5.3f}x",
+                flush=True,
+            )
 
 
 def volume(count: int) -> None:

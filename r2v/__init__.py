@@ -8,8 +8,8 @@
     pipeline.results().to_frame()
     bundle = pipeline.export("outputs/bundles/desk")
 
-The names of `__all__` are the public library: they keep their meaning within a major version. All else is internal, but
-for the modules that the extension pages name. Importing this package imports nothing; each name is loaded when used.
+The names in `__all__` are the public library and keep their meaning in a major version. All else is internal, except
+the modules on the pages about extensions. Importing this package imports nothing; names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "Benchmark": "r2v.envs.base",
     "Bundle": "r2v.serve.bundle.manifest",
     "Config": "r2v.config",
@@ -57,13 +57,13 @@ _PLACES = {
     "Verifier": "r2v.library.models",
     "load_config": "r2v.config",
 }
-__all__ = sorted([*_PLACES, "__version__"])
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'r2v' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = getattr(import_module(_PLACES[name]), "load" if name == "load_config" else name)
+    value = getattr(import_module(_MODULES[name]), "load" if name == "load_config" else name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m r2v <command>`: the same door as the `r2v` console script."""
+"""`python -m r2v <command>`: the same as the `r2v` console script."""
 
 import sys
 

@@ -1,12 +1,12 @@
-r"""The console: rows of text as an aligned table, and text that a terminal shows and never obeys.
+r"""Console output: aligned tables, and text without control sequences.
 
 text_table([("job", "state"), ("bc", "done")])        # job  state
                                                       # bc   done
 printable("episode \x1b[2J")                          # episode \x1b[2J
 
-Episodes, tags, model replies and providers' errors were written by others: an escape sequence in them could clear the
-screen, set its title, hide text or forge a line. Streams filter all that commands print (`filtered_streams`), the log's
-formatter and the progress bars what they write; what no stream guards, as the cells of a CSV file, calls `printable`.
+Episodes, tags, model replies and providers' errors come from outside: an escape sequence in them could clear the
+screen, set its title, hide text or forge a line. Output of commands passes through `filtered_streams`; the log's
+formatter and the progress bars filter their own; other output, such as cells of a CSV file, calls `printable`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from itertools import zip_longest
 from typing import Any, cast
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-"""A change of colour, as other programs' logs are full of: dropped, for it says nothing."""
+"""Changes of colour, frequent in logs of other programs; dropped."""
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
-    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or turns the direction of writing
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or changes the direction of writing
     "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations, tags
     "\ud800-\udfff]"  # surrogates: bytes of a name that is not UTF-8
 )
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that a terminal would obey instead of show, written as its escape: \x1b.
+    r"""Return the text with control characters of a terminal replaced by their escapes, such as \x1b.
 
-    Tabs and newlines stay; changes of colour are dropped. Printable text comes back as it is.
+    Tabs and newlines are kept, changes of colour dropped. Printable text is returned unchanged.
 
     >>> printable("done\x1b[2J \x1b[31mred\x1b[0m \u202egpj.exe")
     'done\\x1b[2J red \\u202egpj.exe'
@@ -44,13 +44,13 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class FilteredStream:
-    """A text stream that writes `printable` text; all else is the stream's own."""
+    """Text stream that writes `printable` text and delegates everything else to `stream`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, printable. Characters that the stream's encoding lacks are written as escapes."""
+        """Write the printable text. Characters that the stream's encoding lacks become escapes."""
         safe = printable(text)
         try:
             self._stream.write(safe)
@@ -69,13 +69,13 @@ class FilteredStream:
 
 
 def unfiltered(stream: Any) -> Any:
-    """The stream itself, for what must move the cursor: a progress bar, whose words its maker has filtered."""
+    """Return the underlying stream, for progress bars, which move the cursor and filter their own text."""
     return stream._stream if isinstance(stream, FilteredStream) else stream
 
 
 @contextmanager
 def filtered_streams() -> Iterator[None]:
-    """While the block runs, everything printed to stdout and stderr is `printable`."""
+    """Filter stdout and stderr by `printable` while the block runs."""
     stdout, stderr = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         cast(Any, FilteredStream(unfiltered(stdout))),
@@ -88,8 +88,8 @@ def filtered_streams() -> Iterator[None]:
 
 
 def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: int = 2) -> str:
-    """Rows as lines of equal columns, each as wide as its widest cell; `right` names the columns (from 0) that are
-    aligned to the right. Cells are `printable` and on one line: no markup, no wrapping, no trailing blanks."""
+    """Return rows as lines of aligned columns, each as wide as its widest cell. `right`: columns (from 0) aligned to
+    the right. Cells are `printable` and on one line: no markup, no wrapping, no trailing blanks."""
     from rich.cells import cell_len
 
     cells = [[printable(str(cell)).replace("\n", "\\n").expandtabs() for cell in row] for row in rows]
@@ -103,7 +103,7 @@ def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), ga
 
 
 def duration(seconds: float) -> str:
-    """A duration given in seconds.
+    """Return a duration in seconds as text.
 
     >>> duration(45.2), duration(480), duration(14400)
     ('45 s', '8 min', '4.0 h')
@@ -114,8 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def figures_line(figures: Mapping[str, Any]) -> str:
-    """Figures as a line of a log: `n_tasks 22, auroc 0.42, margin: mean 0.1`. Lists, and what is none, are left to the
-    file that holds them."""
+    """Return figures as a line of text: `n_tasks 22, auroc 0.42, margin: mean 0.1`. Lists and None are omitted."""
     parts = []
     for name, value in figures.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Constraints: what a value may be, declared on the field or option that holds it.
+"""Constraints on values, declared on their field or option.
 
     Share = Annotated[float, Range(at_least=0, at_most=1)]
 
@@ -9,8 +9,8 @@
         def __post_init__(self) -> None:
             check_fields("router", self)       # router.budget must be in [0, 1], got 1.5
 
-The annotations are the only place where a range stands: `check_fields` enforces them, `r2v.config.reference` prints
-them, the bad-input tests draw their values from them. Numbers are always finite.
+Only the annotations define a range: `check_fields` enforces them, `r2v.config.reference` prints them, and the bad-input
+tests draw their values from them. Numbers are always finite.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from r2v.console import printable
 from r2v.errors import UsageError, nearest
 
 LARGEST = 10**12
-"""The largest number that any setting takes, unless its range names another. Beyond it lie only typing errors, and
-values that overflow the integers of the libraries below."""
+"""Largest number of any setting without another bound. Greater ones are typing errors, or overflow the integers of
+libraries."""
 _SHOWN = 120
-"""Characters of a refused value that its error line shows."""
+"""Characters of a refused value in its error line."""
 
 
 class Constraint(Protocol):
-    """What a value must satisfy."""
+    """Condition on a value."""
 
     def allows(self, value: Any) -> bool:
-        """Whether the value is allowed. Never raises, whatever the type."""
+        """True if the value is allowed. Never raises, for any type."""
         ...
 
     @property
     def text(self) -> str:
-        """What is allowed, as it follows "must be"."""
+        """Description of the allowed values, to follow "must be"."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A finite number between two bounds, each included (`at_least`, `at_most`) or not (`above`, `below`)."""
+    """Finite number between two bounds, each included (`at_least`, `at_most`) or not (`above`, `below`)."""
 
     at_least: float | None = None
     above: float | None = None
@@ -59,7 +59,7 @@ class Range:
     below: float | None = None
 
     def allows(self, value: Any) -> bool:
-        """Whether it is a number within the bounds. A bool is none; NaN and infinities never are."""
+        """True for a number within the bounds; never for a bool, NaN or an infinity."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         if isinstance(value, float) and not math.isfinite(value):
@@ -74,7 +74,7 @@ class Range:
 
     @property
     def text(self) -> str:
-        """The bounds: in [0, 1], above 0 and at most 1e12, finite."""
+        """Bounds, such as: in [0, 1]; above 0 and at most 1e12."""
         low, high = self._low, self.at_most if self.below is None else self.below
         most = f"{LARGEST:g}".replace("+", "")
         if low is None and high is None:
@@ -98,12 +98,12 @@ class OneOf:
     values: tuple[Any, ...]
 
     def allows(self, value: Any) -> bool:
-        """Whether it is one of them, in value and type: 1 is not true."""
-        return any(value == one and type(value) is type(one) for one in self.values)
+        """True for an allowed value of the same type: 1 is not true."""
+        return any(value == item and type(value) is type(item) for item in self.values)
 
     @property
     def text(self) -> str:
-        """The values."""
+        """List of the values."""
         words = [str(value).lower() if isinstance(value, bool) else str(value) for value in self.values]
         return f"{', '.join(words[:-1])} or {words[-1]}"
 
@@ -111,7 +111,7 @@ class OneOf:
 @dataclass(frozen=True, kw_only=True)
 class Text:
     """Text of bounded length without control characters, which would reach terminals, logs and batch scripts; on one
-    line, unless `lines`. It must match `pattern` whole, where there is one, which `meaning` puts into words."""
+    line, unless `lines`. It must fully match `pattern`, if there is one; `meaning` describes the pattern."""
 
     longest: int = 1000
     empty: bool = False
@@ -119,10 +119,10 @@ class Text:
     pattern: str = ""
     meaning: str = ""
     secret: bool = False
-    """Whether an error line must not repeat the value: it may be a key, put where its name belongs."""
+    """True if error lines must not repeat the value, because it may be a key in place of its name."""
 
     def allows(self, value: Any) -> bool:
-        """Whether it is such a text."""
+        """True for such a text."""
         if not isinstance(value, str) or len(value) > self.longest:
             return False
         if not value:
@@ -134,18 +134,18 @@ class Text:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
-        what = self.meaning or f"{'text' if self.lines else 'one line of text'} without control characters"
-        return f"{what}, at most {self.longest} characters{', or empty' if self.empty else ''}"
+        """Description of the text."""
+        kind = self.meaning or f"{'text' if self.lines else 'one line of text'} without control characters"
+        return f"{kind}, at most {self.longest} characters{', or empty' if self.empty else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOrFolder:
-    """A path at which lies a file, a folder, or nothing, which is for its reader to judge; no pipe or device, nor a
-    folder with one in it, which a reader would wait for."""
+    """Path of a file, a folder, or nothing, which its reader judges; not of a pipe or a device, nor of a folder with
+    one, on which a reader could block."""
 
     def allows(self, value: Any) -> bool:
-        """Whether it is no such thing. Names of models and data sets, at which nothing lies, are allowed."""
+        """True unless opening the path, or an entry of its folder, can block. Names without a file are allowed."""
         try:
             path = Path(value)
             return not _waits(path) and not (path.is_dir() and any(map(_waits, path.iterdir())))
@@ -154,24 +154,26 @@ class FileOrFolder:
 
     @property
     def text(self) -> str:
-        """What may lie there."""
+        """Description of the allowed paths."""
         return "a file or a folder, with no pipe or device in it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distinct:
-    """A list without duplicates, and not an empty one unless `empty`."""
+    """List without duplicates, and not empty unless `empty`."""
 
     empty: bool = False
 
     def allows(self, value: Any) -> bool:
-        """Whether no two elements are equal."""
-        distinct = isinstance(value, (list, tuple)) and all(one not in value[:at] for at, one in enumerate(value))
+        """True if no two elements are equal."""
+        distinct = isinstance(value, (list, tuple)) and all(
+            item not in value[:index] for index, item in enumerate(value)
+        )
         return distinct and (bool(value) or self.empty)
 
     @property
     def text(self) -> str:
-        """What is asked of the list."""
+        """Description of the allowed lists."""
         return "distinct" if self.empty else "distinct and not empty"
 
 
@@ -182,7 +184,7 @@ class Keywords:
     deepest: int = 20
 
     def allows(self, value: Any) -> bool:
-        """Whether every key is an identifier and every number is finite."""
+        """True if every key is an identifier and every value plain."""
         return isinstance(value, dict) and all(
             isinstance(key, str) and key.isidentifier() and self._plain(item, 0) for key, item in value.items()
         )
@@ -204,18 +206,18 @@ class Keywords:
 
     @property
     def text(self) -> str:
-        """What is asked of the arguments."""
+        """Description of the allowed arguments."""
         return "keyword arguments with finite numbers and text without control characters"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrAuto:
-    """A word, auto unless another is named, or what another constraint allows."""
+    """Word, by default auto, or a value that another constraint allows."""
 
     rule: Range
-    """The other constraint."""
+    """Other constraint."""
     word: str = "auto"
-    """The word."""
+    """Word that is always allowed."""
 
     def allows(self, value: Any) -> bool:
         """True if the value is the word, or the other constraint allows it."""
@@ -223,7 +225,7 @@ class OrAuto:
 
     @property
     def text(self) -> str:
-        """The word, or what the other one says."""
+        """Word or description of the other constraint."""
         return f"{self.word} or {self.rule.text}"
 
 
@@ -235,31 +237,31 @@ NAME = Text(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*",
     meaning="a name: letters, digits, . _ and -, not a path",
 )
-"""What may stand as one folder in a path, a job's name or a tag."""
+"""Name of a folder, a job or a tag: one component of a path."""
 
 Count = Annotated[int, Range(above=0)]
-"""How many of something, at least one."""
+"""Positive integer."""
 CountOrNone = Annotated[int, Range(at_least=0)]
-"""How many of something, none included."""
+"""Integer of at least 0."""
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(at_least=0)]
 Share = Annotated[float, Range(at_least=0, at_most=1)]
 PositiveShare = Annotated[float, Range(above=0, at_most=1)]
 Temperature = Annotated[float, Range(at_least=0, at_most=100)]
 VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-"""Names of environment variables."""
+"""Pattern of names of environment variables."""
 LARGEST_SEED = 2**63 - 1
 Seed = Annotated[int, Range(at_least=0, at_most=LARGEST_SEED)]
 Name = Annotated[str, NAME]
 Line = Annotated[str, Text()]
 """Any text on one line, such as the name of a model."""
 PathText = Annotated[str, Text(longest=4000), FileOrFolder()]
-"""A file or folder of the user's, or a name that may be one."""
+"""Path of a user's file or folder, or a name that may be one."""
 
 Names = Annotated[list[Name], Distinct()]
 Seeds = Annotated[list[Seed], Distinct()]
 Budget = Annotated[float, Range(above=0, below=1)]
-"""A share of steps: neither none nor all of them."""
+"""Share of steps in (0, 1)."""
 Spec = Annotated[
     str,
     Text(
@@ -271,37 +273,37 @@ Spec = Annotated[
 """A built-in name, or a dotted path that also names folders."""
 
 RUNTIME = {"runtime": True}
-"""Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
+"""Field metadata of keys that do not change results (paths, device, workers, retries): not in fingerprints."""
 EVERYDAY_KEY = {"reader": "everyday"}
 """Field metadata of the keys that most projects set; the others are the cluster's if RUNTIME, else for research."""
 IF_GIVEN = {"if_given": True}
-"""Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
+"""Field metadata of a key that is in fingerprints only if set (not None, not {}), so that adding it changed none."""
 
 
 def check_fields(stem: str, section: Any) -> None:
-    """Hold every field of a dataclass, and of the dataclasses in it, against its annotations.
+    """Check every field of a dataclass, nested ones included, against its annotations.
 
-    Raises UsageError in one line: the dotted key below `stem`, what is allowed, what was got.
+    Raises UsageError in one line: the dotted key below `stem`, the allowed values, and the value.
     """
     for name, hint in hints_of(typing.cast(Any, type(section))).items():
         _check(f"{stem}.{name}" if stem else name, hint, getattr(section, name))
 
 
 def require(key: str, constraint: Constraint, value: Any) -> None:
-    """Raises UsageError "<key> must be <what is allowed>, got <value>" where the constraint does not hold."""
+    """Raise UsageError "<key> must be <allowed>, got <value>" if the constraint does not hold."""
     if not constraint.allows(value):
         hidden = isinstance(constraint, Text) and constraint.secret
         raise UsageError(f"{key} must be {constraint.text}, got {'something else' if hidden else shown(value)}")
 
 
 def check(condition: bool, key: str, rule: str, got: object) -> None:
-    """Raises UsageError "<key> <rule>, got <got>" where the condition does not hold."""
+    """Raise UsageError "<key> <rule>, got <got>" if the condition does not hold."""
     if not condition:
         raise UsageError(f"{key} {rule}, got {shown(got)}")
 
 
 def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
-    """A list of known names. The line says the key, what was got, what is allowed, and the nearest allowed name."""
+    """Raise UsageError if a value is not allowed, with the key, the value, the allowed ones and the nearest of them."""
     for value in values:
         if value not in allowed:
             hint = nearest(value, allowed)
@@ -310,14 +312,14 @@ def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
 
 
 def shown(value: Any, most: int = _SHOWN) -> str:
-    """A value as an error line shows it: printable, on one line, and cut after so many characters."""
+    """Return a value for an error line: printable, on one line, and cut after `most` characters."""
     text = printable(str(value)[: 2 * most]).replace("\n", "\\n").replace("\t", "\\t")
     return (f"{text[:most]}..." if len(text) > most else text) or "nothing"
 
 
 def _check(key: str, hint: Any, value: Any) -> None:
     if value is None:
-        return  # OmegaConf has refused it where the field must be given
+        return  # OmegaConf refuses it for a required field
     base, constraints = unwrap(hint)
     for constraint in constraints:
         require(key, constraint, value)
@@ -333,7 +335,7 @@ def _check(key: str, hint: Any, value: Any) -> None:
 
 
 def unwrap(hint: Any) -> tuple[Any, tuple[Constraint, ...]]:
-    """A type without None and its constraints: `Count | None` is (int, (Range(above=0),))."""
+    """Return a type without None, and its constraints: (int, (Range(above=0),)) for `Count | None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
         return unwrap(arms[0]) if len(arms) == 1 else (hint, ())
@@ -345,7 +347,7 @@ def unwrap(hint: Any) -> tuple[Any, tuple[Constraint, ...]]:
 
 
 def declared(cls: type, stem: str = "") -> Iterator[tuple[str, Any, tuple[Constraint, ...]]]:
-    """(dotted key, type, constraints) of every field of a section that is not itself a section."""
+    """Yield (dotted key, type, constraints) of every field of a section that is not itself a section."""
     for name, hint in hints_of(cls).items():
         base, constraints = unwrap(hint)
         if dataclasses.is_dataclass(base):
@@ -362,7 +364,7 @@ def hints_of(cls: Any) -> dict[str, Any]:
 
 
 def _waits(path: Path) -> bool:
-    """Whether who opens it may wait for ever."""
+    """True if opening the path can block (FIFO, device)."""
     return path.is_fifo() or path.is_char_device() or path.is_block_device()
 
 

@@ -1,11 +1,11 @@
-"""Distributed training: one process (rank) per GPU; starting the ranks, stopping them together.
+"""Distributed training: one process (rank) per GPU, started and stopped together.
 
     launch(2, "-m", "r2v.stages.train_policy", folder)      # the command itself stays a plain process
 
-The launch starts the ranks and ends all of them when one dies. Every rank leaves a record of its error, so the command
-fails as the rank that failed first did; a request to stop reaches all ranks, which agree on the update after which they
-do; and no rank outlives the command, whose lease it works under. Torch's own launcher (torchrun) is not used: it opens
-a server on every interface, without a key, and unpickles what it receives there (`r2v.rendezvous`).
+The launch starts the ranks and ends all of them when one dies. Every rank writes a record of its error, so the command
+fails with the error of the first failed rank. A request to stop reaches all ranks, which agree on the update after
+which they stop. No rank outlives the command, because it works under the command's lease. Torch's launcher (torchrun)
+is not used: it opens a server on every interface, without a key, and unpickles received data (`r2v.rendezvous`).
 """
 
 from __future__ import annotations
@@ -41,70 +41,71 @@ from r2v.storage import record
 from r2v.storage.files import write_json
 
 _LAUNCH = "R2V_LAUNCH"
-"""Names, to a rank, the folder that its launch collects errors in."""
+"""Variable for ranks: folder of the launch's error records."""
 _STORE = "R2V_STORE"
-"""Names, to a rank, the file that all ranks of its launch meet through."""
+"""Variable for ranks: store file of the launch's rendezvous."""
 STOP_FILE = "stop"
-"""File in that folder which says that ranks that have yet to begin need not."""
+"""File in that folder that requests a stop, also of ranks that have not begun."""
 WAITING_TIME = timedelta(hours=2)
-"""How long a rank waits for the others, as it does while the first one writes a checkpoint: NCCL's own ten minutes are
-too few for 190 GB on a network's disk."""
+"""Limit on waiting for other ranks, as during a checkpoint by rank 0: NCCL's default of ten minutes is too short for
+190 GB on a network disk."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _ENDING_TIME = 30.0
-"""Seconds in which a rank that is told to end may do so, before it is killed."""
+"""Seconds from SIGTERM to SIGKILL for an ending rank."""
 _EVERY = 0.05
+"""Seconds between two checks of the ranks' processes."""
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
-"""The interface on which gloo and NCCL listen where all ranks are on one machine."""
+"""Interface of gloo and NCCL if all ranks are on one machine."""
 
 
 def rank() -> int:
-    """Which of the ranks this process is; 0 in a plain process."""
+    """Return this process's rank; 0 in a plain process."""
     return int(os.environ["RANK"]) if _LAUNCH in os.environ else 0
 
 
 def ranks() -> int:
-    """How many ranks work together here; 1 in a plain process."""
+    """Return the number of ranks; 1 in a plain process."""
     return int(os.environ["WORLD_SIZE"]) if _LAUNCH in os.environ else 1
 
 
 def own_device(device: str) -> str:
-    """The device of this rank, where `auto` or `cuda` means one GPU each."""
+    """Return this rank's device; `auto` and `cuda` mean one GPU per rank."""
     if _LAUNCH in os.environ and device in ("auto", "cuda") and visible_gpus():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return device
 
 
-def ranks_for(asked: int | None, device: str) -> int:
-    """How many ranks a training takes: those asked for, or one per visible GPU, or one. Raises UsageError where
-    more are asked for than there are GPUs to give one each."""
+def ranks_for(requested: int | None, device: str) -> int:
+    """Return the number of ranks of a training: as requested, or one per visible GPU, or one. Raises UsageError for
+    more ranks than GPUs."""
     gpus = node_count() * visible_gpus() if device in ("auto", "cuda") else int(device != "cpu")
-    if asked is None:
+    if requested is None:
         return max(1, gpus)
-    if asked > 1 and device != "cpu" and asked > gpus:
+    if requested > 1 and device != "cpu" and requested > gpus:
         raise UsageError(
-            f"training.ranks={asked}: policy.device={device} gives {gpus} GPUs; ask for no more, leave "
+            f"training.ranks={requested}: policy.device={device} gives {gpus} GPUs; ask for no more, leave "
             "training.ranks out, or set policy.device=cpu"
         )
-    return asked
+    return requested
 
 
 def crowded(device: str) -> bool:
-    """Whether a plain process would see several GPUs: transformers spreads it over all of them (DataParallel),
-    which multiplies the batch. A rank sees one."""
+    """True if a plain process sees several GPUs: transformers would spread it over all of them (DataParallel), which
+    multiplies the batch. A rank sees one."""
     return device != "cpu" and visible_gpus() > 1
 
 
-def require_deepspeed(what: str, device: str, instead: str = "training.zero=0") -> None:
-    """Raises UsageError where sharded training is asked for and cannot be had; `instead` names what can."""
+def require_deepspeed(setting: str, device: str, instead: str = "training.zero=0") -> None:
+    """Raise UsageError if sharded training is impossible here. `setting`: the request. `instead`: the alternative."""
     if importlib.util.find_spec("deepspeed") is None:
-        raise UsageError(f"{what}: deepspeed is not installed; pip install 'r2v[gpu]', or set {instead}")
+        raise UsageError(f"{setting}: deepspeed is not installed; pip install 'r2v[gpu]', or set {instead}")
     if device != "cpu" and not visible_gpus():
-        raise UsageError(f"{what}: no GPU is visible here; set {instead}, or policy.device=cpu to try it slowly")
+        raise UsageError(f"{setting}: no GPU is visible here; set {instead}, or policy.device=cpu to try it slowly")
 
 
 def cut(batch_size: int, accumulation: int, count: int) -> tuple[int, int]:
-    """(rows per micro-batch, micro-batches per update) of each of `count` ranks, for the same rows per update in
-    all and micro-batches no larger than `batch_size`. Raises UsageError where ranks cannot share alike.
+    """Return (rows per micro-batch, micro-batches per update) of each of `count` ranks, for the same total of rows per
+    update and micro-batches of at most `batch_size`. Raises UsageError if the rows cannot be divided equally.
 
     >>> cut(8, 4, 2), cut(16, 1, 2)
     ((8, 2), (8, 1))
@@ -121,16 +122,16 @@ def cut(batch_size: int, accumulation: int, count: int) -> tuple[int, int]:
 
 
 def visible_gpus() -> int:
-    """GPUs that this process sees."""
+    """Return the number of GPUs that this process sees."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def launch(count: int, *command: str) -> None:
-    """Run `python *command` as `count` ranks on this machine, or on every node of a Slurm job that has several, until
-    all are done. Raises what the rank that failed first raised (one of our errors as itself, any other as Recorded),
-    Interrupted when told to stop."""
+    """Run `python *command` as `count` ranks on this machine, or on all nodes of a Slurm job, until all are done.
+    Raises the error of the first failed rank (R2VError as itself, any other as Recorded), and Interrupted after a
+    request to stop."""
     _make_room()
     nodes = node_count()
     shared = shared_folder() if nodes > 1 else None
@@ -149,18 +150,20 @@ def launch(count: int, *command: str) -> None:
 
 def _on_this_machine(folder: Path, count: int, command: Sequence[str]) -> Exception | None:
     deaths = run_ranks(folder, command, range(count), ranks=count, store=folder / STORE_FILE, environment=_LOOPBACK)
-    return cause_of([folder], deaths, told=(folder / STOP_FILE).exists()) if deaths else None
+    return cause_of([folder], deaths, stop_requested=(folder / STOP_FILE).exists()) if deaths else None
 
 
 def _on_all_nodes(folder: Path, count: int, command: Sequence[str]) -> Exception | None:
-    """First the ranks meet, which tells in a minute what the training would hang in; then they train."""
+    """Run a rendezvous of the ranks, which finds in a minute faults that would hang a training; then the command."""
     nodes = node_count()
     share = per_node(count, nodes)
     for part, words in (("meeting", ("-m", NODE_AGENT, MEET, str(folder))), ("work", tuple(command))):
         (folder / part).mkdir()
         deaths = span(folder / part, nodes=nodes, per_node=share, command=words)
         if deaths:
-            return cause_of(sorted((folder / part).glob("node-*")), deaths, told=(folder / STOP_FILE).exists())
+            return cause_of(
+                sorted((folder / part).glob("node-*")), deaths, stop_requested=(folder / STOP_FILE).exists()
+            )
     return None
 
 
@@ -173,9 +176,9 @@ def run_ranks(
     store: Path,
     environment: Mapping[str, str] = {},
 ) -> dict[int, tuple[int, int]]:
-    """Run those of a launch's ranks that are this node's, until all have ended; when one ends badly, the others are
-    ended too. Rank -> exit code and time, of those that ended badly."""
-    inherited = without_launchers(os.environ)  # srun sets some for the agent of a node
+    """Run this node's ranks of a launch until all have ended; if one fails, end the others. Return rank -> (exit code,
+    time in seconds since the epoch) of the failed ones."""
+    inherited = without_launchers(os.environ)  # srun sets some for a node's agent
     shared = {
         _LAUNCH: str(folder),
         _STORE: str(store),
@@ -186,7 +189,7 @@ def run_ranks(
         "MASTER_ADDR": "none",
         "MASTER_PORT": "none",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "NCCL_RAS_ENABLE": os.environ.get("NCCL_RAS_ENABLE", "0"),  # else NCCL answers anybody's questions at a port
+        "NCCL_RAS_ENABLE": os.environ.get("NCCL_RAS_ENABLE", "0"),  # else NCCL opens a port that answers any client
         **environment,
     }
     running: dict[int, subprocess.Popen[bytes]] = {}
@@ -199,13 +202,13 @@ def run_ranks(
                 if code:
                     deaths[number] = (code, int(time.time()))
 
-    stdin, held = os.pipe()  # ends with this process, which a rank sees that starts after that (`run_rank`)
+    read_end, write_end = os.pipe()  # closed with this process, for ranks that start after its death (`run_rank`)
     try:
         for local, number in enumerate(numbers):
             running[number] = subprocess.Popen(
                 [sys.executable, *command],
                 env={**inherited, **shared, "RANK": str(number), "LOCAL_RANK": str(local)},
-                stdin=stdin,
+                stdin=read_end,
                 start_new_session=True,
             )
         while running and not deaths:
@@ -213,28 +216,28 @@ def run_ranks(
             note_ended()
     finally:
         _end(running.values())
-        os.close(stdin)
-        os.close(held)
+        os.close(read_end)
+        os.close(write_end)
     note_ended()
     return deaths
 
 
 def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
-    """End processes, each with all that it started: at their own pace, and soon by force."""
+    """End processes and their children: by SIGTERM, and after `_ENDING_TIME` by SIGKILL."""
     for number, seconds in ((signal.SIGTERM, _ENDING_TIME), (signal.SIGKILL, _ENDING_TIME)):
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, number)
         deadline = time.monotonic() + seconds
         for process in processes:
-            with suppress(subprocess.TimeoutExpired):  # killed, and still in a driver: nothing ends that
+            with suppress(subprocess.TimeoutExpired):  # killed, but stuck in a driver: nothing ends it
                 process.wait(max(0.0, deadline - time.monotonic()))
 
 
 @contextmanager
 def launching(folder: Path) -> Iterator[Path]:
-    """Tell the ranks of a launch to stop when a signal comes; they leave when they are ready to, and none is waited for
-    long once another has left. A second signal, but SIGHUP, interrupts."""
+    """Forward a signal as a request to stop to the ranks of a launch, which stop after their update. A second signal,
+    except SIGHUP, interrupts."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         WATCH.heard()
@@ -256,7 +259,7 @@ def launching(folder: Path) -> Iterator[Path]:
 
 
 def _make_room() -> None:
-    """Give back the GPU memory of what this process did before: the ranks need it."""
+    """Free this process's unused GPU memory for the ranks."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -264,12 +267,12 @@ def _make_room() -> None:
 
 
 def run_rank(act: Callable[[], None]) -> int:
-    """Do `act` as one of the ranks of a launch; the process's exit code. Only rank 0 speaks and keeps records."""
+    """Run `act` as a rank of a launch and return the exit code. Only rank 0 logs and writes records."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if select.select([0], [], [], 0)[0]:
-        os._exit(1)  # the launch died before that call
+        os._exit(1)  # the launch died before prctl
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closing terminal signals the launch too, which tells the ranks
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closing terminal signals the launch too, which stops the ranks
     folder = Path(os.environ[_LAUNCH])
     (folder / f"pid-{os.getpid()}").touch()
     setup()
@@ -283,19 +286,19 @@ def run_rank(act: Callable[[], None]) -> int:
             raise KeyboardInterrupt
         act()
     except BaseException as error:
-        for number in (signal.SIGTERM, signal.SIGINT):  # the launch's, which ends who is left, may come on top
+        for number in (signal.SIGTERM, signal.SIGINT):  # the launch's own SIGTERM must not cut the record short
             signal.signal(number, signal.SIG_IGN)
         described = record.describe(error)
         trace = traceback.format_exc()
         write_json(folder / f"{rank()}.json", {"error": described, "time": time.time(), "trace": trace})
-        os._exit(described["exit_code"])  # the others may hang in a collective, which an orderly exit would wait for
+        os._exit(described["exit_code"])  # an orderly exit would wait for a collective in which the others hang
     _leave()
     return 0
 
 
 def _leave() -> None:
-    """End, well, and without tearing a group down: gloo's threads abort a process in about one of ten orderly exits on
-    a busy machine ("terminate called without an active exception")."""
+    """Exit with 0 without destroying the process group: on a busy machine gloo's threads abort about one of ten orderly
+    exits ("terminate called without an active exception")."""
     group = sys.modules.get("torch.distributed")
     if group is None or not group.is_initialized():
         return
@@ -307,8 +310,8 @@ def _leave() -> None:
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Within the block a first signal to stop is noted; what is yielded tells whether one came, to every rank alike:
-    all must ask as often. A second one interrupts at once. Off the main thread signals are left alone."""
+    """Record a first signal to stop within the block. Yield a function that returns True on all ranks once any rank got
+    one; all must call it equally often. A second signal interrupts at once. Only the main thread handles signals."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -330,8 +333,8 @@ def stopping() -> Iterator[Callable[[], bool]]:
 
 
 def join(device: str, timeout: timedelta = WAITING_TIME) -> None:
-    """Initialise the process group of this launch, in a rank that has none yet: NCCL between GPUs, gloo on a CPU.
-    `device` is this rank's. Before transformers, accelerate or DeepSpeed make one: these take the one that there is."""
+    """Initialise the launch's process group in a rank without one: NCCL between GPUs, gloo on a CPU. `device`: this
+    rank's. Call it before transformers, accelerate and DeepSpeed, which use an existing group."""
     import torch
     import torch.distributed as group
 
@@ -345,8 +348,8 @@ def join(device: str, timeout: timedelta = WAITING_TIME) -> None:
 
 
 def exchange(own: bytes) -> list[bytes]:
-    """All ranks' bytes, on every rank in their order; all must call. What they mean is the caller's business: nothing
-    that comes from a socket is unpickled."""
+    """Return all ranks' bytes, in their order, on every rank; all must call. Bytes, because nothing from a socket is
+    unpickled."""
     if ranks() == 1:
         return [own]
     import torch
@@ -374,14 +377,14 @@ def _any_rank(mine: bool) -> bool:
 
 
 def _group_device() -> str:
-    """Where tensors must be to be sent to other ranks."""
+    """Return the device of tensors to be sent to other ranks."""
     import torch.distributed as group
 
     return "cuda" if group.get_backend() == "nccl" else "cpu"
 
 
 def wait_for_all() -> None:
-    """Every rank goes on when the last has come this far."""
+    """Wait until all ranks have called."""
     if ranks() > 1:
         import torch.distributed as group
 

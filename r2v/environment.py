@@ -1,11 +1,11 @@
-"""Environment variables: which of those that a command inherits reach a stage, and the proxy between it and a server.
+"""Environment variables: those hidden from stages, and the proxy for a server.
 
-    with stage_environment() as removed: ...    # around a stage: what a launcher or accelerate left behind is not there
-    proxy_of("https://api.openai.com/v1")       # the proxy that the shell names for that server, without its password
+    with stage_environment() as removed: ...    # hides variables of launchers and of accelerate from a stage
+    proxy_of("https://api.openai.com/v1")       # the shell's proxy for that server, without its password
 
-A launcher's RANK makes a library wait for ranks that nobody starts, and accelerate's variables change a stage's
-precision under an unchanged fingerprint; all that R2V trains by is in its configuration. Slurm's programs have a list
-of their own (`r2v.slurm.client.variables`).
+A launcher's RANK makes a library wait for ranks that do not exist, and accelerate's variables change a stage's
+precision under an unchanged fingerprint; only R2V's configuration may affect results. Slurm's programs have a separate
+list (`r2v.slurm.client.variables`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_LAUNCHERS = (
     *("PMI_*", "PMI2_*", "PMIX_*", "OMPI_*", "MPI_*", "MPIEXEC_*", "MV2_*", "HYDRA_*", "PALS_*", "I_MPI_*"),
     *("HOROVOD_*", "CROSS_RANK", "CROSS_SIZE"),
 )
-"""Variables of torchrun and of MPI's launchers, by which a library takes this process for one of several ranks."""
+"""Variables of torchrun and MPI launchers, which make libraries treat this process as one of several ranks."""
 OF_ACCELERATE = (
     *("ACCELERATE_*", "FSDP_*", "PARALLELISM_CONFIG_*", "DEEPSPEED_*", "MEGATRON_LM_*"),
     *("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "USE_TORCH_XLA", "FORK_LAUNCHED"),
@@ -35,13 +35,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def not_for_stages(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names of the variables that no stage is given, sorted, by their owner; an owner without any is left out.
+    """Return owner -> sorted names of the variables hidden from stages; owners without any are omitted.
 
     >>> not_for_stages({"HOME": "/home/me", "RANK": "0", "ACCELERATE_MIXED_PRECISION": "bf16"})
     {"a launcher's": ['RANK'], "accelerate's": ['ACCELERATE_MIXED_PRECISION']}
     """
-    found = {owner: sorted(name for name in values if _matches(name, patterns)) for owner, patterns in _RULES}
-    return {owner: names for owner, names in found.items() if names}
+    by_owner = {owner: sorted(name for name in values if _matches(name, patterns)) for owner, patterns in _RULES}
+    return {owner: names for owner, names in by_owner.items() if names}
 
 
 def removal_text(removed: Mapping[str, Sequence[str]]) -> str:
@@ -50,13 +50,13 @@ def removal_text(removed: Mapping[str, Sequence[str]]) -> str:
 
 
 def without_launchers(values: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those of launchers."""
+    """Return the variables without those of launchers."""
     return {name: value for name, value in values.items() if not _matches(name, OF_LAUNCHERS)}
 
 
 @contextmanager
 def stage_environment() -> Iterator[dict[str, list[str]]]:
-    """Take away what no stage is given, and put it back at the end; yields it as `not_for_stages` does."""
+    """Remove the variables of `not_for_stages` within the block, and yield them; restore them at its end."""
     removed = not_for_stages(os.environ)
     before = {name: os.environ.pop(name) for names in removed.values() for name in names}
     try:
@@ -66,7 +66,7 @@ def stage_environment() -> Iterator[dict[str, list[str]]]:
 
 
 def spare_loopback() -> None:
-    """Except this machine's own addresses from the shell's proxies, in this process and its children."""
+    """Exclude loopback addresses from the shell's proxies, in this process and its children."""
     if not urllib.request.getproxies_environment().keys() - {"no"}:
         return
     for name in ("no_proxy", "NO_PROXY"):
@@ -76,7 +76,7 @@ def spare_loopback() -> None:
 
 
 def is_loopback(url: str) -> bool:
-    """True if a URL's host is this machine by its loopback address."""
+    """True if a URL's host is a loopback address."""
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -85,8 +85,8 @@ def is_loopback(url: str) -> bool:
 
 
 def proxy_of(url: str) -> str:
-    """The proxy through which the shell's variables have a server asked, without user and password, and the variable,
-    as `squid:3128 of https_proxy`; "" where it is asked directly."""
+    """Return the shell's proxy for a server, without user and password, and its variable, such as `squid:3128 of
+    https_proxy`; "" without a proxy."""
     parts = urlsplit(url)
     proxies = urllib.request.getproxies_environment()
     if is_loopback(url) or urllib.request.proxy_bypass(parts.hostname or ""):

@@ -1,18 +1,18 @@
-"""Errors: the exceptions of R2V, the exit code of each, and the names of every kind of failure.
+"""Errors: R2V's exceptions with their exit codes, and the kinds of failures.
 
     R2VError
     ├── UsageError          2   usage            an option or a configuration value that is not allowed
     ├── InputError          3   input            an input file that is missing, cut, malformed or leaks between splits
-    ├── EmptyResult         4   empty            the stage ran and nothing was left; the counts say where it went
-    ├── EnvironmentFault    5   environment      a disk, a browser, a provider: not the user's doing
+    ├── EmptyResult         4   empty            the stage ran without a result; the counts tell the reasons
+    ├── EnvironmentFault    5   environment      a disk, a browser, a provider: not caused by the user
     ├── LeaseConflict       6   lease_conflict   another process is working on the same thing
     └── Interrupted        75   interrupted      stopped on request; the same command continues
 
-A message is one line: what was asked, what was got, what is allowed, the remedy. The command line prints it without a
+A message is one line: the request, the value, the allowed values, the remedy. The command line prints it without a
 traceback and exits with the code; a library user catches the class.
 
-This file is the only one that knows exit codes and kinds of failure. Error records (r2v.storage.record), ranks
-(r2v.distributed) and the healing of Slurm jobs (r2v.slurm.healing) use the names given here.
+Only this file defines exit codes and kinds of failures. Error records (r2v.storage.record), ranks (r2v.distributed) and
+the healing of Slurm jobs (r2v.slurm.healing) use its names.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ FailureKind = Literal[
     "no_log",
     "unknown",
 ]
-"""Why a stage failed. The first six are the exceptions above; `bug` is any other one; `cuda_oom` and `host_oom` are a
-GPU or a machine out of memory; `machine` is a GPU, its driver or its links that failed; `file_system` is one that fails
-for a moment, as a network's does, and went on failing; `installation` is software that a node lacks (an environment, a
-module); `stalled` is a stage that its watchdog ended; `killed` is a signal that nothing explains. The rest are ends
-that Slurm alone can tell of: its time limit, preemption, a lost node, scancel, a failed parent, a log file that could
-not be opened."""
+"""Kinds of a stage's failure. The first six are the exceptions above; `bug` is any other exception; `cuda_oom` and
+`host_oom` are a GPU or a machine out of memory; `machine` is a failed GPU, driver or link; `file_system` is a transient
+failure, as of a network file system, that persisted; `installation` is software missing on a node (an environment, a
+module); `stalled` is a stage ended by its watchdog; `killed` is an unexplained signal. The rest are ends that only
+Slurm reports: its time limit, preemption, a lost node, scancel, a failed parent, a log file that could not be
+opened."""
 
 CUDA_OOM = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure \d* ?'out of memory'"
     r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|torch\.(cuda\.)?OutOfMemoryError"
 )
-"""A GPU out of memory, in the words of torch, CUDA, cuBLAS, cuDNN or NCCL. Search for it before HOST_OOM, which
-matches most of these as well."""
+"""Messages of torch, CUDA, cuBLAS, cuDNN and NCCL for a GPU out of memory. Search for it before HOST_OOM, which matches
+most of them too."""
 
 HOST_OOM = re.compile(
     r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate"
@@ -68,7 +68,7 @@ HOST_OOM = re.compile(
     r"|failed to map segment from shared object|can't start new thread|std::bad_alloc",
     re.IGNORECASE,
 )
-"""A machine, or a job's share of one, out of memory, in the words of torch, the C library, Slurm or the kernel."""
+"""Messages of torch, the C library, Slurm and the kernel for a machine, or a job's share of it, out of memory."""
 
 MACHINE_FAULT = re.compile(
     r"uncorrectable (NVLink|ECC)|\bECC error|\bXid\b|fallen off the bus|GPU is lost|GPU requires reset"
@@ -78,21 +78,20 @@ MACHINE_FAULT = re.compile(
     r"|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError"
     r"|Watchdog caught collective operation timeout|NCCL preflight"
 )
-"""A GPU, its driver or the links between GPUs that failed, in the words of torch, CUDA, NCCL, NVML or the kernel;
-nothing that a program brings about by itself, as a wrong index or a wrong argument of a collective does. Search for
-CUDA_OOM before it."""
+"""Messages of torch, CUDA, NCCL, NVML and the kernel for a failed GPU, driver or link between GPUs; none that a program
+can cause, such as by a wrong index or argument of a collective. Search for CUDA_OOM before it."""
 
 NOT_INSTALLED = re.compile(
     r"ModuleNotFoundError: No module named|: command not found|error while loading shared libraries"
     r"|Unable to locate a modulefile|Lmod has detected the following error|: No such file or directory\s*$",
     re.MULTILINE,
 )
-"""Software that a node lacks, in the words of Python, the shell, the loader or the modules of a site."""
+"""Messages of Python, the shell, the loader and a site's modules for software missing on a node."""
 
 DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of a full, exhausted or read-only disk: the environment's fault, not ours."""
+"""Errors of a full, exhausted or read-only disk: faults of the environment."""
 UNSTEADY = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EREMOTEIO)
-"""Errors of a file system that may be gone a moment later, or on another node."""
+"""Errors of a file system that may be transient, or limited to a node."""
 NOT_USABLE = (
     errno.ENOENT,
     errno.EACCES,
@@ -106,8 +105,8 @@ NOT_USABLE = (
     errno.EINVAL,
     errno.ENXIO,
 )
-"""Errors of a file or folder that is missing, of the wrong kind, or not the user's: a bad input. All others that an
-operating system has are failures of a machine, a disk or a network."""
+"""Errors of a file or folder that is missing, of the wrong kind, or not the user's: a bad input. All other errors of an
+operating system are failures of a machine, a disk or a network."""
 UNREADABLE = (
     "UnicodeDecodeError",
     "JSONDecodeError",
@@ -116,16 +115,16 @@ UNREADABLE = (
     "UnpicklingError",
     "BadZipFile",
 )
-"""Exceptions of libraries that a damaged or hostile file causes. Who reads a file names it; this is the net below."""
+"""Exceptions of libraries for a damaged or hostile file, if its reader did not catch them."""
 
 
 class R2VError(Exception):
-    """Base of all errors that a user can cause or mend."""
+    """Base of all errors that a user can cause or remedy."""
 
     exit_code: ClassVar[int] = 1
     kind: ClassVar[FailureKind] = "bug"
     meaning: ClassVar[str] = "a bug of R2V, or out of memory"
-    """What the exit code means, for help and documentation."""
+    """Meaning of the exit code, for help and documentation."""
 
 
 class UsageError(R2VError):
@@ -141,7 +140,7 @@ class InputError(R2VError):
 
 
 class MissingInput(InputError):
-    """An input that another command makes: `command`, as the words after `r2v`, or () where it is not known."""
+    """Missing output of another command. `command`: the words after `r2v`, or () if unknown."""
 
     def __init__(self, problem: str, command: Sequence[str] = ()) -> None:
         remedy = f"run `{shlex.join(('r2v', *command))}` with this configuration"
@@ -149,14 +148,14 @@ class MissingInput(InputError):
         self.problem, self.command = problem, tuple(command)
 
     def configured(self, options: Sequence[str]) -> InputError:
-        """Return the error of a command line, whose options name the configuration."""
+        """Return the error for a command line, with its options for the configuration in the remedy."""
         if not self.command:
             return self
         return InputError(f"{self.problem}: run `{shlex.join(('r2v', *self.command, *options))}`")
 
 
 class EmptyResult(R2VError):
-    """A stage that ran to its end and has nothing to hand on."""
+    """A stage that completed without any result."""
 
     exit_code, kind, meaning = 4, "empty", "empty result"
 
@@ -169,13 +168,13 @@ class EnvironmentFault(R2VError):
 
 
 class FileSystemFault(EnvironmentFault):
-    """A file system went on failing in a way that passes: the same command goes on, elsewhere if need be."""
+    """A transient failure of a file system that persisted; the same command continues, possibly on another node."""
 
     kind = "file_system"
 
     @classmethod
     def of(cls, error: OSError) -> FileSystemFault:
-        """The fault in an error of the system."""
+        """Return the fault for an error of the operating system."""
         name = "" if error.filename is None else f"{error.filename}: "
         return cls(
             f"{name}{error.strerror or error}: the file system fails; run the same command again, nothing is lost"
@@ -190,11 +189,11 @@ class LeaseConflict(R2VError):
     def __init__(self, message: str = "", *, slurm_job: str | None = None) -> None:
         super().__init__(message)
         self.slurm_job = slurm_job
-        """That of the process which holds the lease, "" for one outside of Slurm; None where nobody is known to."""
+        """Slurm job of the lease's holder; "" for a process outside Slurm, None for an unknown holder."""
 
 
 class Interrupted(R2VError):
-    """Stopped on request with everything finished kept; the same command continues."""
+    """Stopped on request, with finished work kept; the same command continues."""
 
     exit_code, kind, meaning = 75, "interrupted", "interrupted, run again to continue"
 
@@ -208,18 +207,18 @@ _ERRORS: tuple[type[R2VError], ...] = (
     Interrupted,
 )
 BY_EXIT_CODE: dict[int, type[R2VError]] = {error.exit_code: error for error in _ERRORS}
-"""Exit code -> the exception that ends a command with it."""
+"""Exit code -> its exception."""
 
 EXIT_CODES: dict[int, str] = {
     0: "ok",
     R2VError.exit_code: R2VError.meaning,
     **{code: error.meaning for code, error in BY_EXIT_CODE.items()},
 }
-"""Exit code -> what it means, in the order of the codes."""
+"""Exit code -> its meaning, in the order of the codes."""
 
 
 def kind_named(name: object) -> FailureKind | None:
-    """The kind of failure that a record calls `name`; None where there is no such kind.
+    """Return the kind of failure with this name; None for an unknown name.
 
     >>> kind_named("cuda_oom"), kind_named("no such kind")
     ('cuda_oom', None)
@@ -228,7 +227,7 @@ def kind_named(name: object) -> FailureKind | None:
 
 
 def failure_of(error: BaseException) -> tuple[FailureKind, int]:
-    """The kind of failure that an exception is, and the exit code of a command that it ends."""
+    """Return the kind of failure of an exception, and the exit code of a command that it ends."""
     if isinstance(error, R2VError):
         return error.kind, error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -241,13 +240,13 @@ def failure_of(error: BaseException) -> tuple[FailureKind, int]:
         return "machine", R2VError.exit_code
     if isinstance(error, ModuleNotFoundError):
         return "installation", R2VError.exit_code
-    known = as_r2v_error(error)
-    return (known.kind, known.exit_code) if known is not None else (R2VError.kind, R2VError.exit_code)
+    ours = as_r2v_error(error)
+    return (ours.kind, ours.exit_code) if ours is not None else (R2VError.kind, R2VError.exit_code)
 
 
 def as_r2v_error(error: BaseException) -> R2VError | None:
-    """What an exception of the system, or of a library that reads a file, is among our errors; None for a bug of ours,
-    for a machine out of memory, and for a signal."""
+    """Return the R2VError for an exception of the system or of a library that reads a file; None for a bug, a machine
+    out of memory, and a signal."""
     if isinstance(error, R2VError):
         return error
     if isinstance(error, (MemoryError, KeyboardInterrupt)) or HOST_OOM.search(str(error)):
@@ -268,7 +267,7 @@ def as_r2v_error(error: BaseException) -> R2VError | None:
 
 
 def _of_system(error: OSError) -> R2VError:
-    """The operating system's refusal, with the name of the file that it refused."""
+    """Return the R2VError for an error of the operating system, with the file's name."""
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     if error.errno in DISK_REFUSES:
@@ -276,7 +275,9 @@ def _of_system(error: OSError) -> R2VError:
             f"cannot write {' to '.join(names) or 'a file'}: {reason}; make room and run the same command again, "
             "finished work is kept"
         )
-    if error.errno in UNSTEADY and (names or error.errno != errno.ETIMEDOUT):  # without a name it may be a socket's
+    if error.errno in UNSTEADY and (
+        names or error.errno != errno.ETIMEDOUT
+    ):  # without a file's name it may be a socket's
         return FileSystemFault.of(error)
     if error.errno in NOT_USABLE:
         return InputError(f"{' and '.join(names) or 'a file'}: {reason}; name another, or mend it")
@@ -284,7 +285,7 @@ def _of_system(error: OSError) -> R2VError:
 
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-"""Top-level modules whose package has another name."""
+"""Top-level module -> package of another name."""
 
 
 def _extra_of(module: str) -> str | None:
@@ -300,7 +301,7 @@ def _extra_of(module: str) -> str | None:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """A hint naming the allowed spelling closest to `word`, or listing a few when none is close.
+    """Return a hint with the allowed spelling closest to `word`, or with a few if none is close.
 
     >>> nearest("lorar", ["lora_r", "lr"])
     'did you mean lora_r?'

@@ -1,4 +1,4 @@
-"""Running a coroutine from code that is not async, in a notebook too, where an event loop runs already.
+"""Running a coroutine from synchronous code, also in a notebook with its running event loop.
 
 run_async(play(conversations))
 """
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine: in this thread or, while an event loop runs in it, in one of its own.
+    """Return the result of a coroutine, run in this thread, or in another one if this has a running event loop.
 
     Ctrl-C cancels the coroutine and waits until it has ended, as with `asyncio.run`.
     """

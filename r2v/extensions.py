@@ -1,17 +1,17 @@
-"""Extension points: functions and classes of one's own, named in the configuration by `package.module:name`.
+"""Extension points: a user's functions and classes, named in the configuration by `package.module:name`.
 
     checker = load_function("hierarchical.problems.checker", "mypackage.checks:units", BUILTIN, ("problem", "answer"))
     benchmark = load_class("env.benchmark", "mypackage.bench:Bench", (), Benchmark)
 
-The module is an installed package's, or lies on `PYTHONPATH` or in the folder where the command was started, which is
-the checkout in a Slurm job; nothing is registered. To import a module is to run it, so a configuration is code: the
-line that says what is imported, and from which file, comes first. What is named is used only where it is what the
-extension point asks for: a class with the methods of its protocol, or a function with the parameters that it is called
-with. Python's own modules are never extensions, so `os:system` is refused before anything is imported.
+The module is in an installed package, on `PYTHONPATH`, or in the folder where the command was started, which is the
+checkout in a Slurm job; nothing is registered. Importing a module runs it, so a configuration is code: the module and
+its file are logged before the import. An extension must fit its extension point: a class needs the methods of the
+protocol, a function the expected parameters. Modules of Python are never extensions, so `os:system` is refused before
+any import.
 
-Commands that only read (docs/trust.md lists them) run within `importing_nothing`, where nothing is imported, whoever
-asks. `source_sha256` goes into a fingerprint in place of a version number, so an edited extension makes a new artifact.
-It reads the file and imports nothing: a configuration can be looked at without running what it names.
+Commands that only read (docs/trust.md lists them) run within `importing_nothing`, where no extension is imported.
+`source_sha256` is the version of an extension in fingerprints, so an edited one makes a new artifact. It reads the file
+without an import, so that a configuration can be inspected without running it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _importing = True
 """False within `importing_nothing`."""
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*( [0-9a-f]{64})?", re.ASCII)
-"""A path, and in settings that go into a fingerprint the content of its file behind it."""
+"""A path; in hashed settings the hash of its file follows."""
 
 
 class NotImported(UsageError):
-    """Code of somebody's own was asked for within `importing_nothing`."""
+    """An extension was requested within `importing_nothing`."""
 
 
 @contextmanager
 def importing_nothing() -> Iterator[None]:
-    """Within the block, import no code that a file names: a command that only reads runs there, so that looking at a
-    stranger's configuration runs nothing of his."""
+    """Refuse to import extensions within the block, so that a command that only reads runs no code of an untrusted
+    configuration."""
     global _importing
     before, _importing = _importing, False
     try:
@@ -57,13 +57,13 @@ def importing_nothing() -> Iterator[None]:
 
 
 def may_import() -> bool:
-    """True if code that a file names may be imported here."""
+    """True if extensions may be imported here."""
     return _importing
 
 
 def search_working_directory() -> None:
-    """Let modules in the current directory be imported: an `r2v` that pip installed looks only beside itself. The
-    directory comes last, so that no file there stands in for an installed module."""
+    """Append the current directory to the module path, which an installed `r2v` script lacks. It comes last, so that no
+    file in it can shadow an installed module."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -75,29 +75,29 @@ def _remedy() -> str:
 
 
 def is_dotted(spec: str) -> bool:
-    """Whether a configured name is a path `package.module:name`, not a built-in one."""
+    """True if a configured name is a path `package.module:name`."""
     return _DOTTED.fullmatch(spec) is not None
 
 
 def require_name(key: str, spec: str, builtin: Collection[str]) -> None:
-    """Raises UsageError, with the nearest built-in name, unless `spec` is built in or a path. Imports nothing."""
+    """Raise UsageError, with the nearest built-in name, unless `spec` is built in or a path. Imports nothing."""
     if spec not in builtin and not is_dotted(spec):
         raise UsageError(f"{key}={spec}: unknown; {nearest(spec, builtin)} (or a path package.module:name of your own)")
 
 
 def load_class(key: str, spec: str, builtin: Collection[str], protocol: type, *, by_user: bool = False) -> type[Any]:
-    """The class at `package.module:Class`, with every method of `protocol`; nothing is made of it.
+    """Return the class at `package.module:Class`, which has every method of `protocol`.
 
-    Raises UsageError as `load_attribute` does, and naming what the class lacks, or what else stands there.
+    Raises UsageError as `load_attribute` does, for another object than a class, and for missing members.
     """
-    found = load_attribute(key, spec, builtin, by_user=by_user)
-    if not isinstance(found, type):
-        raise UsageError(f"{key}={spec}: is a {type(found).__name__}, not a class; name a {protocol.__name__}")
+    loaded = load_attribute(key, spec, builtin, by_user=by_user)
+    if not isinstance(loaded, type):
+        raise UsageError(f"{key}={spec}: is a {type(loaded).__name__}, not a class; name a {protocol.__name__}")
     members = [*protocol.__annotations__, *_methods(protocol)]
-    if any(not callable(getattr(found, name, None)) for name in _methods(protocol)):
-        missing = ", ".join(name for name in members if not hasattr(found, name))
+    if any(not callable(getattr(loaded, name, None)) for name in _methods(protocol)):
+        missing = ", ".join(name for name in members if not hasattr(loaded, name))
         raise UsageError(f"{key}={spec}: is no {protocol.__name__}: it lacks {missing}")
-    return found
+    return loaded
 
 
 def _methods(protocol: type) -> list[str]:
@@ -105,28 +105,28 @@ def _methods(protocol: type) -> list[str]:
 
 
 def load_function(key: str, spec: str, builtin: Collection[str], parameters: Sequence[str]) -> Callable[..., Any]:
-    """The function at `package.module:name`, whose parameters are named as these. `key` is the configuration key that
-    names it, `builtin` the built-in names. Raises UsageError as `load_attribute` does, and for anything else."""
+    """Return the function at `package.module:name` with parameters of these names. `key`: its configuration key.
+    `builtin`: the built-in names. Raises UsageError as `load_attribute` and `require_function` do."""
     return require_function(key, spec, load_attribute(key, spec, builtin), parameters)
 
 
-def require_function(key: str, spec: str, found: Any, parameters: Sequence[str]) -> Callable[..., Any]:
-    """`found`, where it is a Python function or class method of these parameters and no others. Raises UsageError."""
-    wanted = f"a function of ({', '.join(parameters)})"
-    if not (inspect.isfunction(found) or inspect.ismethod(found)):
-        raise UsageError(f"{key}={spec}: is a {type(found).__name__}; name {wanted}")
-    if (taken := tuple(inspect.signature(found).parameters)) != tuple(parameters):
-        raise UsageError(f"{key}={spec}: takes ({', '.join(taken)}); name {wanted}")
-    return found
+def require_function(key: str, spec: str, loaded: Any, parameters: Sequence[str]) -> Callable[..., Any]:
+    """Return `loaded` if it is a Python function or class method of exactly these parameters, else raise UsageError."""
+    expected = f"a function of ({', '.join(parameters)})"
+    if not (inspect.isfunction(loaded) or inspect.ismethod(loaded)):
+        raise UsageError(f"{key}={spec}: is a {type(loaded).__name__}; name {expected}")
+    if (own_parameters := tuple(inspect.signature(loaded).parameters)) != tuple(parameters):
+        raise UsageError(f"{key}={spec}: takes ({', '.join(own_parameters)}); name {expected}")
+    return loaded
 
 
 def load_attribute(key: str, spec: str, builtin: Collection[str], *, by_user: bool = False) -> Any:
-    """What stands at `package.module:name`, whatever it is. One line says what is imported before it is. `by_user`: an
-    environment variable of the user's names it, and no file.
+    """Return the object at `package.module:name`, and log its import first. `by_user`: named by the user's environment
+    variable instead of a file.
 
-    Raises NotImported within `importing_nothing`, unless it is named `by_user`; UsageError in one line where `spec` is
-    neither a path nor built in (with the nearest built-in name), the module is Python's own, cannot be imported, or has
-    no such name (with the nearest it has).
+    Raises NotImported within `importing_nothing`, unless `by_user`; UsageError if `spec` is neither a path nor built in
+    (with the nearest built-in name), or the module is Python's, cannot be imported, or lacks the name (with its
+    nearest).
     """
     require_name(key, spec, builtin)
     module_name, _, name = spec.partition(":")
@@ -142,7 +142,7 @@ def load_attribute(key: str, spec: str, builtin: Collection[str], *, by_user: bo
     search_working_directory()
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a module of somebody else's may raise anything while it is imported
+    except Exception as error:  # an extension may raise anything during its import
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"{key}={spec}: cannot import {module_name} ({reason}); {_remedy()}") from error
     if not hasattr(module, name):
@@ -152,24 +152,24 @@ def load_attribute(key: str, spec: str, builtin: Collection[str], *, by_user: bo
 
 
 def _is_own(spec: str) -> bool:
-    """True if the path is of R2V's own."""
+    """True if the path is in R2V itself."""
     return spec.startswith("r2v.")
 
 
 @cache
 def _announce(key: str, spec: str) -> None:
-    """Say what is about to be imported, once in a process. R2V's own modules need no word."""
+    """Log an import in advance, once per process; none of R2V's own modules. Raises UsageError for a missing module."""
     if _is_own(spec):
         return
     if (file := source_file(spec)) is None:
         raise UsageError(f"{key}={spec}: cannot import {spec.partition(':')[0]} (no such module); {_remedy()}")
-    logger.info("importing %s=%s from %s", key, spec, file)
+    logger.info("importing extension: key=%s path=%s file=%s", key, spec, file)
 
 
 def source_sha256(key: str, spec: str) -> str:
-    """Hex SHA-256 of the file that defines the module of `spec`; "" where it has none, as a namespace package.
+    """Return the hex SHA-256 of the module's file of `spec`; "" without a file, as for a namespace package.
 
-    Imports nothing, not even the packages that the module is in. Raises UsageError where there is no such module.
+    Imports nothing, not even the module's packages. Raises UsageError for a missing module.
     """
     file = source_file(spec)
     if file is None:
@@ -178,29 +178,29 @@ def source_sha256(key: str, spec: str) -> str:
 
 
 def source_file(spec: str) -> Path | None:
-    """The file that importing the module of `spec` would run, its folder for a namespace package; None where there is
-    no such module. Nothing is imported."""
+    """Return the file of the module of `spec`, or its folder for a namespace package; None for a missing module.
+    Imports nothing."""
     folders: list[str] | None = None
-    found: ModuleSpec | None = None
+    module_spec: ModuleSpec | None = None
     importlib.invalidate_caches()
     words = spec.partition(":")[0].split(".")
     for depth in range(len(words)):
-        found = _find(".".join(words[: depth + 1]), folders)
-        if found is None:
+        module_spec = _find(".".join(words[: depth + 1]), folders)
+        if module_spec is None:
             return None
-        folders = _folders(found)
-    assert found is not None
-    if found.origin is not None and Path(found.origin).is_file():
-        return Path(found.origin)
-    return Path(folders[0]) if folders else Path(found.origin or found.name)
+        folders = _folders(module_spec)
+    assert module_spec is not None
+    if module_spec.origin is not None and Path(module_spec.origin).is_file():
+        return Path(module_spec.origin)
+    return Path(folders[0]) if folders else Path(module_spec.origin or module_spec.name)
 
 
 def _find(name: str, folders: list[str] | None) -> ModuleSpec | None:
-    """What Python would find for this name, by the finders it would ask, in the folder of the command as the last."""
+    """Return the module's specification by Python's finders, with the current directory last; None if missing."""
     for finder in sys.meta_path:
         if finder is PathFinder:
             here = [] if "" in sys.path else [str(Path.cwd())]
-            # the last word alone: by its full name a namespace package would ask for its parent, not imported here
+            # by the last word, because by its full name a namespace package would import its parent
             spec = PathFinder.find_spec(name.rpartition(".")[2], [*sys.path, *here] if folders is None else folders)
         else:
             spec = finder.find_spec(name, folders)
@@ -210,7 +210,7 @@ def _find(name: str, folders: list[str] | None) -> ModuleSpec | None:
 
 
 def _folders(spec: ModuleSpec) -> list[str]:
-    """Where the submodules of a package lie. A namespace package asks for its parent as soon as it is iterated, which
-    is not imported here, so its plain list is read."""
+    """Return the folders of a package's submodules. The plain list of a namespace package is read, because its
+    iteration would import the parent."""
     locations = spec.submodule_search_locations
     return [] if locations is None else list(getattr(locations, "_path", locations))

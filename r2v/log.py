@@ -15,13 +15,13 @@ from typing import Any
 from r2v.console import printable
 
 CURVES_FILE = "R2V_CURVES"
-"""The environment variable that names the file which the trackers' processes read (`r2v.trackers`)."""
+"""Environment variable with the file of figures for the trackers' processes (`r2v.trackers`)."""
 
 logger = logging.getLogger("r2v")
 
 
 def setup(verbose: bool = False) -> None:
-    """Send R2V's own lines to stderr as they are, and silence bitsandbytes' advice on missing kernels."""
+    """Log R2V's lines to stderr without prefixes, and silence bitsandbytes' advice on missing kernels."""
     handler = _StderrHandler()
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logger.handlers[:] = [handler]
@@ -31,7 +31,7 @@ def setup(verbose: bool = False) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes lines to stderr as it is when they are logged: above the bars, while there are any."""
+    """Handler that looks up stderr for each line, because progress bars replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -41,20 +41,20 @@ class _StderrHandler(logging.Handler):
 
 
 class PrintableFormatter(logging.Formatter):
-    """Lines of the log as a terminal may see them: what others wrote in them is shown, never obeyed."""
+    """Formatter of lines without control sequences, which texts from outside may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def curve(figures: Mapping[str, Any]) -> None:
-    """Send one point of each of these curves to the trackers that are on; what is no finite number is left out."""
+    """Send one point of each curve to the active trackers; only finite numbers are sent."""
     if numbers := dict(_numbers(figures)):
         curve_line({"log": numbers})
 
 
 def curve_line(value: Mapping[str, Any]) -> None:
-    """Append one line for the trackers' processes; a disk that refuses it stops nothing."""
+    """Append one line for the trackers' processes. A failed write is ignored: figures must not stop a stage."""
     if path := os.environ.get(CURVES_FILE):
         with suppress(OSError, ValueError), Path(path).open("a") as file:
             file.write(json.dumps(value, allow_nan=False) + "\n")

@@ -1,7 +1,7 @@
-"""The agent of a node: srun starts one on each node of a job (`r2v.several_nodes`), and it starts that node's ranks.
+"""Agent of a node: srun starts one per node of a job (`r2v.several_nodes`), and it starts that node's ranks.
 
 python -m r2v.node_agent FOLDER RANKS COMMAND...       # an agent
-python -m r2v.node_agent meet FOLDER                   # a rank that meets the others, and no more
+python -m r2v.node_agent meet FOLDER                   # a rank that only meets the others
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from r2v.storage import record
 from r2v.storage.files import write_json, write_text
 
 MEETING_TIME = timedelta(seconds=180)
-"""How long ranks wait for each other before the training."""
+"""Limit on the ranks' wait for each other before the training."""
 
 
 def meet(launch_folder: Path, timeout: timedelta = MEETING_TIME) -> None:
-    """Every rank greets every other, and the job's record lists them. Raises what a fault of the network is, and
-    EnvironmentFault where the folder of the launch, which all nodes see, has no locks between them."""
+    """Exchange a message between all ranks, and list them in the job's record. Raises EnvironmentFault for a fault of
+    the network, or if the launch's shared folder has no locks between nodes."""
     import torch
     import torch.distributed as group
 
@@ -42,8 +42,8 @@ def meet(launch_folder: Path, timeout: timedelta = MEETING_TIME) -> None:
     try:
         join(device, timeout)
         group.all_reduce(torch.ones(1, device=device))
-        everyone = [json.loads(said) for said in exchange(json.dumps(here).encode())]
-    except Exception as error:  # torch raises many kinds of them here, and each says the same
+        everyone = [json.loads(greeting) for greeting in exchange(json.dumps(here).encode())]
+    except Exception as error:  # torch raises many types here, all for an unreachable rank
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         fault = died(
             f"NCCL preflight: rank {rank()} on {here['node']} does not reach the others ({reason}); name the "
@@ -51,15 +51,16 @@ def meet(launch_folder: Path, timeout: timedelta = MEETING_TIME) -> None:
             type(error).__name__,
             "machine",
         )
-        raise fault from fault.__cause__  # by which healing goes
+        raise fault from fault.__cause__  # its record selects the healing
     if rank() == 0 and (folder := os.environ.get(record.FOLDER)):
         write_json(Path(folder) / RANKS_FILE, {"ranks": everyone})
-        logger.info("ranks: %s", ", ".join(f"{one['rank']} on {one['node']} ({one['device']})" for one in everyone))
+        listed = ", ".join(f"{peer['rank']} on {peer['node']} ({peer['device']})" for peer in everyone)
+        logger.info("ranks connected: ranks=%s", listed)
 
 
 @contextmanager
 def _following(stop: Path) -> Iterator[None]:
-    """Within the block a request to stop that stands in this file, which all nodes see, reaches this process."""
+    """Send this process SIGTERM within the block once the shared stop file exists."""
     over = threading.Event()
 
     def look() -> None:
@@ -76,8 +77,8 @@ def _following(stop: Path) -> Iterator[None]:
 
 
 def _run_agent(folder: Path, share: int, command: Sequence[str]) -> int:
-    """The agent of one node, which srun has started. Where its ranks were told to stop it ends well: srun would kill
-    those of other nodes, which save what there is."""
+    """Run the agent of one node and return its exit code: 0 also after a request to stop, because srun would kill the
+    ranks of other nodes before they have saved their state."""
     os.environ[AGENT] = node = os.environ["SLURM_NODEID"]
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES") or os.environ["SLURM_NNODES"])
     own, first = folder / f"node-{node}", int(node) * share

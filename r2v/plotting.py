@@ -1,12 +1,11 @@
-"""Plotting: how every figure of R2V looks, and how it is written.
+"""Plotting: style and file formats of all figures.
 
     with matplotlib.rc_context(STYLE):
         axes = panels("Success", 2)[0]
         save(axes.figure, folder / "success", ["pdf", "svg"])
 
-matplotlib draws; colours are those that colour-blind readers can tell apart, and what has a colour has a dash or a
-marker of its own as well, for print. No clock and no path stands in a file: the same numbers give the same bytes with
-the same matplotlib.
+Colours are distinguishable for colour-blind readers, and each comes with a dash or a marker, for print. Files contain
+no time and no path: the same numbers give the same bytes with the same matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, LINE = "#222222", "#e5e5e5"
-"""Of text and axes, and of grids."""
+"""Colours of text and axes, and of grids."""
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -57,7 +56,7 @@ _NO_DATE: dict[FigureFormat, dict[str, None]] = {
 
 
 def save(figure: Any, path: Path, form: FigureFormat) -> Path:
-    """Write a figure as `path` with the format's ending."""
+    """Write a figure to `path` with the format's suffix and return the file."""
     whole = path.with_name(f"{path.name}.{form}")
     with replacing(whole) as file:
         figure.savefig(file, format=form, metadata=_NO_DATE[form])
@@ -65,14 +64,14 @@ def save(figure: Any, path: Path, form: FigureFormat) -> Path:
 
 
 def svg_text(figure: Any) -> str:
-    """Return a figure as the text of an SVG file."""
+    """Return a figure as SVG text."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=_NO_DATE["svg"])
     return text.getvalue()
 
 
 def panels(titles: Iterable[str], *, width: float, height: float, columns: int = 3, share_y: bool = True) -> list[Any]:
-    """The axes of a new figure, one for each title, at most `columns` side by side; `width` and `height` of one, in
+    """Return the axes of a new figure, one for each title, at most `columns` in a row. `width`, `height`: of each, in
     inches."""
     from matplotlib.figure import Figure
 
@@ -81,14 +80,14 @@ def panels(titles: Iterable[str], *, width: float, height: float, columns: int =
     down = -(-len(names) // across)
     figure = Figure(figsize=(width * across, height * down), layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False, sharey=share_y).flat)
-    for one, name in zip(axes, names, strict=False):
-        one.set_title(name)
-    for one in axes[len(names) :]:
-        one.remove()
+    for panel, name in zip(axes, names, strict=False):
+        panel.set_title(name)
+    for panel in axes[len(names) :]:
+        panel.remove()
     return axes[: len(names)]
 
 
 def legend_below(figure: Any, axes: Any, columns: int = 4) -> None:
-    """The legend of what the first axes show, below all of them."""
+    """Add the legend of the given axes below the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))

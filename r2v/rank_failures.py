@@ -1,4 +1,4 @@
-"""Failures of ranks: what a command raises whose ranks ended badly, from their records and their exit codes."""
+"""Failures of ranks: the command's exception, from the ranks' records and exit codes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from r2v.storage import record
 
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _KILLED_TOGETHER = 5
+"""Seconds after the first death within which another rank may be the cause."""
 
 
-def cause_of(folders: Sequence[Path], deaths: Mapping[int, tuple[int, int]], *, told: bool) -> Exception:
-    """What to raise for ranks that ended badly: `deaths` are exit codes and times. What failed first is the cause;
-    what the others say of it, and of being ended, came after. A rank that was killed left no record. `told`: they were
-    told to stop."""
+def cause_of(folders: Sequence[Path], deaths: Mapping[int, tuple[int, int]], *, stop_requested: bool) -> Exception:
+    """Return the exception for failed ranks. `deaths`: rank -> (exit code, time). The first failure is the cause;
+    errors of the other ranks are consequences. A killed rank has no record. `stop_requested`: the ranks were asked to
+    stop."""
     first = min((at for _, at in deaths.values()), default=0)
     for index, (code, at) in sorted(deaths.items()):
         if at <= first + _KILLED_TOGETHER and not any((folder / f"{index}.json").exists() for folder in folders):
@@ -27,9 +28,9 @@ def cause_of(folders: Sequence[Path], deaths: Mapping[int, tuple[int, int]], *, 
                 return _crashed(index, signal.Signals(-code))
     records = sorted(
         (json.loads(path.read_text()) for folder in folders for path in folder.glob("*.json")),
-        key=lambda one: one["time"],
+        key=lambda failure: failure["time"],
     )
-    if not records and told:
+    if not records and stop_requested:
         return stopped()
     if not records:
         return EnvironmentFault(f"ranks ended with {[code for code, _ in deaths.values()]} and left no record of why")
@@ -45,7 +46,7 @@ def cause_of(folders: Sequence[Path], deaths: Mapping[int, tuple[int, int]], *, 
 
 
 def stopped() -> Exception:
-    """What a command raises whose ranks stopped since they were told to."""
+    """Return the exception of a command whose ranks stopped on request."""
     return Interrupted("stopped; the same command continues")
 
 
@@ -58,7 +59,7 @@ def _crashed(index: int, by: signal.Signals) -> Exception:
 
 
 def _killed(index: int) -> Exception:
-    """A process killed from outside, alone among those of its job: what a machine does that is out of memory."""
+    """Return the exception for a single killed rank: a machine out of memory kills one process of a job."""
     message = (
         f"rank {index} was killed from outside (signal 9), as a machine does that is out of memory; run the same "
         "command again with more memory, it goes on from its checkpoint"
@@ -67,7 +68,7 @@ def _killed(index: int) -> Exception:
 
 
 def died(message: str, by: str, kind: FailureKind) -> Exception:
-    """An EnvironmentFault that is recorded as a failure of this kind, which healing goes by."""
+    """Return an EnvironmentFault that is recorded as a failure of this kind, which selects the healing."""
     error = EnvironmentFault(message)
     error.__cause__ = record.Recorded(record.entry(by, kind, error.exit_code, message))
     return error

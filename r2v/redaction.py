@@ -1,10 +1,10 @@
-"""Redaction: keep keys and passwords out of what leaves this machine.
+"""Redaction of keys and passwords in data that leaves this machine.
 
     redacted({"url": "https://me:pw@host"})     # {"url": "https://[redacted]@host"}
     secret_in(b"... sk-ant-...")                # "text of the form of a key (sk-...)"
 
-A secret is the value of an environment variable whose name says so, text of the form of a provider's key, credentials
-in a URL, or a text under a name such as `password`.
+A secret is the value of an environment variable with a name such as `*_TOKEN`, text of the form of a provider's key,
+credentials in a URL, or a text under a name such as `password`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE|
 """Names of environment variables that may hold a secret."""
 SHADE = "[redacted]"
 _SHORTEST = 8
-"""Characters of a value that is searched for: a shorter one, such as a number, stands in many texts by chance."""
+"""Characters of a secret; a shorter value, such as a number, occurs in many texts by chance."""
 _FIELD = re.compile(
     r"(.*[._-])?(key|token|secret|password|passwd|passphrase|credentials?|cookies?|authorization)", re.IGNORECASE
 )
@@ -28,12 +28,12 @@ _FORMS = {
     b"AKIA": re.compile(rb"\bAKIA[0-9A-Z]{16}\b"),
     b"r2v-": re.compile(rb"\br2v-[A-Za-z0-9_-]{43}"),
 }
-"""Beginning -> form of a key of a provider, the hub, GitHub, AWS or R2V's own server."""
+"""Prefix -> form of a key of a provider, the hub, GitHub, AWS or R2V's server."""
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def secrets_here() -> dict[str, str]:
-    """Return the environment's secrets, by the names of their variables. Paths of files that are there are none."""
+    """Return variable -> secret of the environment. Paths of existing files are no secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -60,9 +60,9 @@ def redacted(value: Any) -> Any:
 
 
 def secret_in(data: bytes) -> str | None:
-    """Return the kind of secret that the data hold, never the secret itself; None if they hold none."""
+    """Return the kind of a secret in the data, never the secret itself; None without one."""
     for name, secret in secrets_here().items():
         if secret.encode(errors="surrogateescape") in data:
             return f"the value of the environment variable {name}"
-    found = (beginning for beginning, form in _FORMS.items() if beginning in data and form.search(data))
-    return next((f"text of the form of a key ({beginning.decode()}...)" for beginning in found), None)
+    prefixes = (prefix for prefix, form in _FORMS.items() if prefix in data and form.search(data))
+    return next((f"text of the form of a key ({prefix.decode()}...)" for prefix in prefixes), None)

@@ -1,13 +1,13 @@
-"""Rendezvous: the ranks of a launch meet through a file in a folder that only their owner can open.
+"""Rendezvous of a launch's ranks through a file in a folder that only their owner can open.
 
-    with locked(folder):                                  # in the launch; refuses a folder that will not do
+    with locked(folder):                                  # in the launch; refuses an unsuitable folder
         ...
         make_group(folder / STORE_FILE, rank=1, ranks=2, backend="gloo", timeout=...)      # in each rank
 
-Torch's usual store is a server without a key that listens on every interface; its elastic agent unpickles what anybody
-puts there. Here addresses, and the key of NCCL's own connections, go through torch's FileStore. Gloo's connections have
-no key: whoever connects first is taken for the rank that was expected. So the ranks prove to each other, over the
-connections themselves, that they can read the folder, before anything that a library might unpickle crosses them.
+Torch's default store is a server without a key that listens on every interface; its elastic agent unpickles any entry.
+Here addresses, and the key of NCCL's connections, pass through torch's FileStore. Gloo's connections have no key: the
+first process to connect is accepted as the expected rank. The ranks therefore prove to each other, over the connections
+themselves, that they can read the folder, before a library may unpickle data from them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from r2v.errors import EnvironmentFault
 from r2v.rank_failures import died
 
 STORE_FILE = "store"
-"""File in a launch's folder that its ranks meet through."""
+"""Store file in a launch's folder."""
 _LOCK_FILE = "lock"
 _ARRIVAL_TIME, _PROOF_TIME = timedelta(minutes=15), timedelta(minutes=3)
 _EVERY = 0.02
+"""Seconds between two checks of the store."""
 
 
 @contextmanager
 def locked(folder: Path, remedy: str) -> Iterator[None]:
-    """Hold a lock in the folder of a launch. Raise EnvironmentFault where others may open the folder, or where its file
-    system has no locks: FileStore's entries would overwrite each other. `remedy` ends the message."""
+    """Hold a lock in the folder of a launch. Raises EnvironmentFault if others may open the folder, or its file system
+    has no locks, without which FileStore's entries overwrite each other. `remedy`: end of the message."""
     status = folder.stat()
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise EnvironmentFault(
@@ -55,7 +56,7 @@ def locked(folder: Path, remedy: str) -> Iterator[None]:
 
 
 def require_lock_seen(folder: Path) -> None:
-    """Raise EnvironmentFault where the lock that the launch holds in its folder does not hold on this node."""
+    """Raise EnvironmentFault if the launch's lock in its folder is not effective on this node."""
     with (folder / _LOCK_FILE).open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,8 +69,8 @@ def require_lock_seen(folder: Path) -> None:
 
 
 def make_group(store_file: Path, *, rank: int, ranks: int, backend: str, timeout: timedelta) -> None:
-    """Initialise torch's default process group, through which other libraries' groups are made too. Raise
-    EnvironmentFault where a rank stays away, or where a connection leads to none of them."""
+    """Initialise torch's default process group, which other libraries use too. Raises EnvironmentFault if a rank does
+    not arrive, or a connection leads to another process."""
     import torch.distributed as group
 
     store: Any = group.FileStore(str(store_file))  # type: ignore[attr-defined]
@@ -81,7 +82,7 @@ def make_group(store_file: Path, *, rank: int, ranks: int, backend: str, timeout
 
 
 def _await_all(store: Any, rank: int, ranks: int) -> None:
-    """Return when every rank has come; a signal interrupts the wait, which those inside torch would not notice."""
+    """Wait until every rank has arrived. Unlike a wait inside torch, it can be interrupted by a signal."""
     store.set(f"arrived/{rank}", "")
     deadline = time.monotonic() + _ARRIVAL_TIME.total_seconds()
     while missing := [other for other in range(ranks) if not store.check([f"arrived/{other}"])]:
@@ -93,8 +94,8 @@ def _await_all(store: Any, rank: int, ranks: int) -> None:
 
 
 def _prove_ranks(store: Any, rank: int, ranks: int) -> None:
-    """Exchange codes that only readers of the store can make, each for one connection in one direction: a code that an
-    intruder receives is of no use on another connection."""
+    """Exchange codes that only readers of the store can compute. Each is valid for one direction of one connection, so
+    that an intruder cannot use a received code on another."""
     import torch
     import torch.distributed as group
 

@@ -1,12 +1,11 @@
-"""Several nodes: the ranks of one training on every node of a Slurm job, started by srun.
+"""Multi-node training: ranks on every node of a Slurm job, started by srun.
 
     deaths = span(folder, nodes=2, per_node=4, command=("-m", "r2v.stages.train_policy", work))
 
-The command itself runs on the first node, as every batch script does. srun starts one agent a node (`r2v.node_agent`),
-which starts that node's ranks: 0 to 3 on the first, 4 to 7 on the second, so that a result depends on the number of
-ranks and not on where they are. What agents and ranks say of their end lies in the folder, which all nodes see, and the
-ranks meet through a file in it (`r2v.rendezvous`). Before the training they meet once, and the job's record lists
-them.
+The command itself runs on the first node, like every batch script. srun starts one agent per node (`r2v.node_agent`),
+which starts that node's ranks: 0 to 3 on the first, 4 to 7 on the second, so that results depend on the number of ranks
+but not on their nodes. Agents and ranks write their errors to the shared folder, and the ranks meet through a file in
+it (`r2v.rendezvous`). Before the training they meet once, and are listed in the job's record.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from r2v.storage import record
 from r2v.storage.record import FOLDER
 
 NODE_AGENT, MEET = "r2v.node_agent", "meet"
-"""The agent's module, and its word for a rank that meets the others."""
+"""Module of the agent, and its argument for a rank that only meets the others."""
 AGENT = "R2V_NODE_AGENT"
-"""Set where this process works under the agent of a node."""
+"""Environment variable that is set below a node's agent."""
 DEATHS = "deaths"
-"""File in which the agent of a node tells how its ranks died."""
+"""File with the exit codes and times of an agent's failed ranks."""
 RANKS_FILE = "ranks.json"
-"""In a job's record: every rank with its node, host and device."""
+"""File in a job's record: every rank with its node, host and device."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def node_count() -> int:
-    """The nodes that Slurm gave this job; 1 outside of a job, and below an agent, whose node is its own."""
+    """Return the number of this job's nodes; 1 outside a job, and below a node's agent."""
     if AGENT in os.environ or not os.environ.get("SLURM_JOB_ID"):
         return 1
     return int(os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or 1)
 
 
 def per_node(ranks: int, nodes: int) -> int:
-    """How many of the ranks each node has. Raises UsageError where nodes would stand idle or have unequal shares."""
+    """Return the number of ranks per node. Raises UsageError for idle nodes or unequal shares."""
     if ranks % nodes:
         raise UsageError(
             f"{ranks} ranks on {nodes} nodes: a node would have fewer than another, or none; set training.ranks to a "
@@ -52,13 +51,13 @@ def per_node(ranks: int, nodes: int) -> int:
 
 
 def shared_folder() -> Path:
-    """Where the nodes of a job meet on disk: the job's record, or the outputs of the checkout."""
+    """Return the folder shared by a job's nodes: the job's record, or the checkout's outputs."""
     return Path(os.environ.get(FOLDER) or "outputs").resolve()
 
 
 def span(folder: Path, *, nodes: int, per_node: int, command: tuple[str, ...]) -> dict[int, tuple[int, int]]:
-    """Run `python *command` as ranks on every node until all are done; rank -> exit code and time, of those that ended
-    badly. Raises EnvironmentFault where srun started none."""
+    """Run `python *command` as ranks on every node until all are done. Return rank -> (exit code, time) of the failed
+    ones. Raises EnvironmentFault if srun started none."""
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     words = [
         "srun",

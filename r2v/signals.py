@@ -1,8 +1,8 @@
-"""Signals: SIGTERM and a terminal that closes end a command as Ctrl-C does, in order and resumable (exit code 75); a
-timer ends a computation over another's files that has no end (`time_limit`).
+"""Signals: SIGTERM and a closing terminal end a command like Ctrl-C, orderly and resumable (exit code 75); a timer ends
+computations on untrusted files that may not terminate (`time_limit`).
 
-Python runs a signal's handler between two of its own instructions. A command that is in a library's code for good (a
-collective that nobody answers, a driver) would be deaf to it, so a thread ends such a process.
+Python runs a signal's handler between two of its own instructions. A command that hangs in a library's code (an
+unanswered collective, a driver) never runs it, so a thread ends such a process.
 """
 
 from __future__ import annotations
@@ -20,57 +20,59 @@ from types import FrameType
 from r2v.errors import InputError, Interrupted
 
 _GRACE_SECONDS = 1.0
-"""Time over a limit after which the handler of its timer is not expected to begin any more."""
+"""Time over a limit after which the handler of its timer counts as blocked."""
 _DEAF_SECONDS = 15.0
-"""Time that a handler has to begin after SIGTERM, half of what Slurm gives a job before SIGKILL (KillWait)."""
+"""Limit on the start of SIGTERM's handler: half of Slurm's delay before SIGKILL (KillWait)."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes, unless nohup has
-    that ignored. A shell has SIGINT ignored for what it starts in the background; that one is taken all the same."""
+    """Return the signals that request a stop: SIGINT, SIGTERM, and SIGHUP of a closing terminal unless nohup ignores
+    it. SIGINT is handled even if a shell ignores it for background commands."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
 
 
 class _LimitReached(BaseException):
-    """The end of a computation, which no `except Exception` of a library catches."""
+    """End of a computation; a BaseException, so that no `except Exception` of a library catches it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TimeLimit:
-    """A limit by two clocks: the CPU time of the main thread, and, as other threads may compute for it, real time."""
+    """Limit by two clocks: CPU time of the main thread, and real time, because other threads may compute for it."""
 
     line: str
     cpu_end: float
     end: float
 
     def passed(self, grace: float = 0.0) -> bool:
-        """True if one of the ends was more than `grace` seconds ago."""
+        """True if one of the limits was passed more than `grace` seconds ago."""
         main = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
         return time.clock_gettime(main) >= self.cpu_end + grace or time.monotonic() >= self.end + grace
 
 
 class DeafnessWatch:
-    """A thread that ends this process where no handler of SIGTERM, or of a time limit, begins in time."""
+    """Thread that ends this process if the handler of SIGTERM or of a time limit does not start in time."""
 
     def __init__(self) -> None:
         self._heard = 0.0
         self._started = False
         self.limit: _TimeLimit | None = None
-        """The limit in force."""
+        """Active limit."""
 
     def heard(self) -> None:
-        """A handler has begun; every handler of SIGTERM says so first."""
+        """Report the start of a handler; every handler of SIGTERM must call it first."""
         self._heard = time.monotonic()
 
     def start(self, seconds: float) -> None:
-        """Watch from now on, from the main thread; a handler has `seconds` to begin."""
+        """Start the watch, from the main thread. `seconds`: limit on the start of a handler."""
         if self._started:
             return
         self._started = True
         ours, signals = os.pipe()
         os.set_blocking(signals, False)
-        signal.set_wakeup_fd(signals, warn_on_full_buffer=False)  # the kernel's side of a signal, which needs no Python
+        signal.set_wakeup_fd(
+            signals, warn_on_full_buffer=False
+        )  # written in C on a signal, even if no Python code runs
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are not ours
         threading.Thread(target=self._watch, args=(ours, seconds), name="deafness watch", daemon=True).start()
 
@@ -81,7 +83,7 @@ class DeafnessWatch:
                 os._exit(InputError.exit_code)
             if signal.SIGTERM not in received:
                 continue
-            sent = time.monotonic() - 1.0  # the handler may have been quicker than this thread
+            sent = time.monotonic() - 1.0  # the handler may have run before this thread
             time.sleep(seconds)
             if self._heard < sent:
                 frame = sys._current_frames()[threading.main_thread().ident or 0]
@@ -96,11 +98,11 @@ WATCH = DeafnessWatch()
 
 @contextmanager
 def time_limit(seconds: float, line: str) -> Iterator[None]:
-    """The block in which the main thread may compute for `seconds` of its CPU time, or the process for 20 times as long
-    by the clock. Raise InputError with the line after that. Where a library computes on, deaf to that, the process is
-    ended with the line and InputError's exit code, once `interrupt_on_stop` was called.
+    """Limit the block to `seconds` of the main thread's CPU time, and to 20 times as long by the clock. Raises
+    InputError with the line after that. If a library blocks the handler, the process ends with the line and
+    InputError's exit code, provided that `interrupt_on_stop` was called.
 
-    In other threads, and within another such block, nothing is limited anew.
+    It has no effect in other threads and within another such block.
     """
     if threading.current_thread() is not threading.main_thread() or WATCH.limit is not None:
         yield
@@ -112,8 +114,8 @@ def time_limit(seconds: float, line: str) -> Iterator[None]:
 
     WATCH.limit = _TimeLimit(line=line, cpu_end=time.thread_time() + seconds, end=time.monotonic() + 20 * seconds)
     before = signal.signal(signal.SIGVTALRM, interrupt)
-    # This timer counts the process's CPU time, so it never interrupts a wait. It comes again: a library may have caught
-    # what the first one raised, or other threads have brought it on too early.
+    # This timer counts the process's CPU time, so it never interrupts a wait. It repeats, because a library may have
+    # caught the first exception, or other threads have triggered it too early.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, min(seconds, 1.0))
     try:
         yield
@@ -126,14 +128,14 @@ def time_limit(seconds: float, line: str) -> Iterator[None]:
 
 
 def interrupt_on_stop(deaf_seconds: float = _DEAF_SECONDS) -> None:
-    """Have every signal that asks a command to stop raise KeyboardInterrupt, or stop the event loop that runs; a
-    process that is deaf to SIGTERM for that long is ended (exit code 75)."""
+    """Make every signal that requests a stop raise KeyboardInterrupt, or stop the running event loop. A process whose
+    handler of SIGTERM does not start within `deaf_seconds` is ended (exit code 75)."""
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         WATCH.heard()
         if number == signal.SIGHUP:
-            # Kernel and shell may each send one, and a second interruption would cut an end in order short.
+            # Kernel and shell may each send one, and a second interruption would cut an orderly end short.
             signal.signal(number, signal.SIG_IGN)
             _leave_closed(terminals)
         signal.raise_signal(signal.SIGINT)
@@ -144,8 +146,8 @@ def interrupt_on_stop(deaf_seconds: float = _DEAF_SECONDS) -> None:
 
 
 def _leave_closed(terminals: list[int]) -> None:
-    """Send to nowhere what would be written to a terminal that is gone: a message on the way out, or Python's last
-    flush, would fail there, and with it the exit code."""
+    """Redirect output for closed terminals to /dev/null: a failed message or last flush of Python would change the exit
+    code."""
     for descriptor in terminals:
         if not os.isatty(descriptor):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,13 +1,13 @@
-"""Trackers by name: the figures of a stage go to wandb, tensorboard and others as they come.
+"""Experiment trackers: figures of a running stage go to wandb, tensorboard and others.
 
     with tracked(run) as log_end:                           # figures of every Progress and curve within
         log_end({"auroc": 0.9})
     python -m r2v.trackers logs/trackers/ID.jsonl NAME      # the process of one tracker
 
-Each tracker has a process of its own, which reads the figures from a file (`r2v.log.curve`). One that is missing,
-raises, hangs or dies costs a line and some seconds at the stage's end, never the run; the file is then kept, and the
-command above sends it again. A process whose stage was killed ends its run as failed. wandb is called directly, so that
-the attempts at an artifact are one run; the others are accelerate's trackers, with a run for each attempt.
+Each tracker has a separate process, which reads the figures from a file (`r2v.log.curve`). A tracker that is missing,
+raises, hangs or dies costs a log line and some seconds at the stage's end, never the run; the file is then kept, and
+the command above sends it again. If its stage was killed, the process ends its run as failed. wandb is called directly,
+so that all attempts at an artifact are one run; the others are accelerate's trackers, with a run for each attempt.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from r2v.log import CURVES_FILE, curve, curve_line, logger
 from r2v.redaction import redacted, secrets_here
 
 TRACKER_PROJECT = "r2v-agent"
-"""Project of the runs where the variable WANDB_PROJECT names none."""
+"""Default project of the runs, without WANDB_PROJECT."""
 TRACKER_GROUP = "R2V_EXPERIMENT"
-"""The environment variable that names the experiment of which this process is a run: its runs are one group."""
+"""Environment variable with this run's experiment, whose runs form a group."""
 TRACKER_PATIENCE = 60.0
-"""Seconds that a finished stage waits for its trackers to send what is left."""
+"""Seconds that a finished stage waits for its trackers."""
 _PATIENCE_FAILED = 10.0
-"""The same for a stage that failed or was stopped, whose job may soon be killed."""
+"""Seconds that a failed or stopped stage waits; its job may soon be killed."""
 _LOOK = 0.5
-"""Seconds between two looks at the file."""
+"""Seconds between two reads at the end of the file."""
 _OWN_KEYS = {
     "comet_ml": ("COMET_",),
     "mlflow": ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_"),
     "trackio": ("TRACKIO_", "HF_"),
 }
-"""Beginnings of the variables with secrets that a tracker sees; of the others, its own name."""
+"""Prefixes of the secret variables that a tracker sees; by default its own name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A stage's run in the trackers, the same for all attempts at its artifact; the runs of a chain are one group."""
+    """A stage's run in the trackers, the same for all attempts at its artifact; a chain's runs form a group."""
 
     trackers: tuple[str, ...] | None
-    """Names of `logging.trackers`; None: wandb where it is set up."""
+    """Names of `logging.trackers`; None: wandb if it is set up."""
     project: str
     id: str
     job: str
     group: str
     config: Mapping[str, Any]
-    """Values by dotted key. Secrets among them reach no tracker."""
+    """Dotted key -> value. Secrets are redacted for trackers."""
     folder: Path
-    """Trackers that write files write them below, in a folder of their name."""
+    """Parent of the folders for trackers' files."""
 
 
 def wandb_mode(mode: str) -> str:
-    """Return a mode of wandb as it is here: disabled, offline or online. WANDB_MODE wins over it; `auto` is online once
-    `wandb login` or WANDB_API_KEY has left a key. A line tells what is lacking for another mode."""
+    """Return wandb's effective mode: disabled, offline or online. WANDB_MODE takes precedence; `auto` is online with a
+    key of `wandb login` or WANDB_API_KEY. A missing package or key for the mode is logged."""
     mode = {"run": "online", "dryrun": "offline"}.get(chosen := os.environ.get("WANDB_MODE", mode), chosen)
     key = bool(os.environ.get("WANDB_API_KEY")) or _has_login()
     if mode == "auto":
@@ -76,7 +76,9 @@ def wandb_mode(mode: str) -> str:
     if mode not in ("online", "offline") or not _installed("wandb"):
         return "disabled"
     if mode == "online" and not key:
-        logger.warning("wandb: no key, so offline; set WANDB_API_KEY or run `wandb login`, then `wandb sync`")
+        logger.warning(
+            "wandb is offline without a key: remedy=set WANDB_API_KEY or run `wandb login`, then `wandb sync`"
+        )
         return "offline"
     return mode
 
@@ -93,15 +95,15 @@ def _has_login() -> bool:
 def _installed(name: str) -> bool:
     if importlib.util.find_spec(name) is not None:
         return True
-    logger.warning("logging.trackers: %s is not installed, nothing is logged there; pip install %s", name, name)
+    logger.warning("tracker not installed, no figures sent: tracker=%s remedy=%s", name, f"pip install {name}")
     return False
 
 
 @contextmanager
 def tracked(run: TrackedRun) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Within the block the figures of every Progress, of this process and of its ranks, and those of `curve` go to the
-    trackers; yield the function that sends those of the end. No tracker ends or stops the block, or delays its end by
-    more than TRACKER_PATIENCE."""
+    """Send the figures of every Progress, of this process and its ranks, and of `curve` within the block to the
+    trackers; yield the function for final figures. A failing tracker never ends the block, and delays its end by at
+    most TRACKER_PATIENCE."""
     mode = "disabled"
     if run.trackers is None or "wandb" in run.trackers:
         mode = wandb_mode("auto" if run.trackers is None else "online")
@@ -121,7 +123,8 @@ def tracked(run: TrackedRun) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         for name in names:
             processes[name] = _started(name, curves)
     except (OSError, TypeError, ValueError) as error:
-        logger.warning("trackers: %s; no figures go to %s", error, ", ".join(n for n in names if n not in processes))
+        failed = ",".join(name for name in names if name not in processes)
+        logger.warning("trackers failed to start, no figures sent: trackers=%s error=%s", failed, error)
     code = 1
     try:
         yield curve
@@ -130,14 +133,14 @@ def tracked(run: TrackedRun) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         curve_line({"end": code})
         os.environ.pop(CURVES_FILE, None)
         end = time.monotonic() + (min(TRACKER_PATIENCE, _PATIENCE_FAILED) if code else TRACKER_PATIENCE)
-        taken = [_ended(name, process, curves, end) for name, process in processes.items()]
-        if all(taken):
+        complete = [_ended(name, process, curves, end) for name, process in processes.items()]
+        if all(complete):
             with suppress(OSError):
                 curves.unlink()
 
 
 def _started(name: str, curves: Path) -> subprocess.Popen[bytes]:
-    """Start a tracker's process. It has no secret but its own, prints into a file, and is no target of Ctrl-C."""
+    """Start a tracker's process, with only its own secrets, output to a file, and not interrupted by Ctrl-C."""
     own = _OWN_KEYS.get(name, (f"{name.upper()}_",))
     hidden = {variable for variable in secrets_here() if not variable.startswith(own)}
     environment = {variable: value for variable, value in os.environ.items() if variable not in hidden}
@@ -149,7 +152,7 @@ def _started(name: str, curves: Path) -> subprocess.Popen[bytes]:
 
 
 def _ended(name: str, process: subprocess.Popen[bytes], curves: Path, end: float) -> bool:
-    """Wait for a tracker's process until `end`; True if it has taken everything. A line says what is kept if not."""
+    """Wait for a tracker's process until `end`; True if it sent everything. Otherwise the kept file is logged."""
     try:
         code: int | None = process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -167,22 +170,22 @@ def _ended(name: str, process: subprocess.Popen[bytes], curves: Path, end: float
             printed.unlink()
     if code != 0:
         logger.warning(
-            "%s did not take all figures (%s); they are kept, to send them again: %s -m r2v.trackers %s %s",
-            *(name, reason, sys.executable, curves, name),
+            "tracker incomplete, figures kept: tracker=%s reason=%s remedy=%s",
+            *(name, reason, f"send them again by {sys.executable} -m r2v.trackers {curves} {name}"),
         )
     return code == 0
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the stage until it ends or is gone."""
+    """Yield the stage's lines until it ends or its process is gone."""
     stage = os.getppid()
     with path.open() as file:
-        kept = ""
+        pending = ""
         while True:
-            kept += file.readline()
-            if kept.endswith("\n"):
-                yield json.loads(kept)
-                kept = ""
+            pending += file.readline()
+            if pending.endswith("\n"):
+                yield json.loads(pending)
+                pending = ""
             elif os.getppid() != stage:
                 yield {"end": 1}
             else:
@@ -190,7 +193,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _outlive(stage: int) -> None:
-    """End this process some time after its stage is gone, also where a tracker hangs."""
+    """End this process TRACKER_PATIENCE after its stage is gone, even if a tracker hangs."""
     while os.getppid() == stage:
         time.sleep(_LOOK)
     time.sleep(TRACKER_PATIENCE)
@@ -219,8 +222,8 @@ def _wandb(run: dict[str, Any]) -> tuple[Log, Finish]:
 
 
 def _of_accelerate(name: str, run: dict[str, Any]) -> tuple[Log, Finish]:
-    """Open one of accelerate's trackers, whose files go into a folder of its name."""
-    for variables in not_for_stages(os.environ).values():  # accelerate would take this process for a rank
+    """Open one of accelerate's trackers, with its files in a folder of its name."""
+    for variables in not_for_stages(os.environ).values():  # accelerate would treat this process as a rank
         for variable in variables:
             del os.environ[variable]
     folder = Path(run["folder"]).absolute() / name
@@ -233,11 +236,11 @@ def _of_accelerate(name: str, run: dict[str, Any]) -> tuple[Log, Finish]:
     if not filter_trackers([name], folder):
         raise ModuleNotFoundError(f"accelerate finds no {name} that it can use")
     kind, id = LOGGER_TYPE_TO_CLASS[name], run["id"]
-    place = {"logging_dir": str(folder)} if kind.requires_logging_directory else {}
+    directory = {"logging_dir": str(folder)} if kind.requires_logging_directory else {}
     named = {"mlflow": "run_name", "clearml": "task_name", "swanlab": "experiment_name", "trackio": "name"}
     title = {named[name]: id} if name in named else {"dir": id} if name == "dvclive" else {}
     own = {"tensorboard": f"{id}/{time.strftime('%Y%m%dT%H%M%S')}", "aim": id}.get(name, run["project"])
-    tracker = kind(own, **place, **title)
+    tracker = kind(own, **directory, **title)
     tracker.start()
     plain = (bool, int, float, str)
     tracker.store_init_configuration({k: v if isinstance(v, plain) else str(v) for k, v in run["config"].items()})
@@ -246,7 +249,7 @@ def _of_accelerate(name: str, run: dict[str, Any]) -> tuple[Log, Finish]:
 
 
 def main() -> int:
-    """Give one tracker the figures of the file: both are named on the command line."""
+    """Send the figures of a file to a tracker, both from the command line; return the exit code."""
     threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
     source, name = _lines(Path(sys.argv[1]).absolute()), sys.argv[2]
     run = next(source)["run"]

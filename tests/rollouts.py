@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from r2v.config import CandidatesConfig
-from r2v.data.episode import Episode
+from r2v.data.episode import Episode, to_dict
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
@@ -44,6 +44,10 @@ class MemoryPlayer:
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
         """What was played."""
         return (self._played[key] for key in cell.play_keys())
+
+    def plain_episodes(self, cell: Cell) -> Iterator[dict[str, Any]]:
+        """The episodes of it as JSON values."""
+        return (to_dict(first) for first, *_ in self.records(cell))
 
 
 Player = BlockPlayer | MemoryPlayer

@@ -96,7 +96,7 @@ def test_all_ten_stages_end_well_on_a_model_that_never_succeeds(
     config = configured(tmp_path, random_model(tmp_path, family))
     alone = "candidates.continuation=slm"  # where the teacher plays on there are pairs even of such a model
     said = run(tmp_path, "run", "--config", str(config), "--overrides", alone, *changes)
-    assert "10 of 10 jobs were run" in said
+    assert "stages_run=10/10" in said
     assert "no preference pairs (preference.pair_mode=outcome): margin" in said
     assert "preference: there are no preference pairs; the cloned policy is handed on as it is" in said
     assert "router constant, training labels of one class: label=counterfactual" in said
@@ -127,7 +127,7 @@ def test_a_student_that_sometimes_succeeds_is_routed(tmp_path: Path) -> None:
         run(tmp_path / "made", command, *stage, "--config", str(made), "--overrides", *whole)
     config = configured(tmp_path / "own", tmp_path / "made/outputs/real/policy/bc/final", tasks=400)
     said = run(tmp_path / "own", "run", "--config", str(config), "--overrides", *SUCCEEDS)
-    assert "10 of 10 jobs were run" in said
+    assert "stages_run=10/10" in said
     table = main_table(tmp_path / "own")
     assert 0 < float(table["slm_only"]["success_rate"]) < 1
     assert int(table["slm_only"]["n_tasks"]) == 40

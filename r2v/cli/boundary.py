@@ -1,10 +1,9 @@
-"""The error boundary: whatever ends a command becomes one line on stderr and an exit code of `r2v.errors`.
+"""The error boundary: every error of a command becomes one line on stderr and an exit code of `r2v.errors`.
 
     return guarded(lambda: act(arguments))
 
-A traceback is printed for a bug of R2V alone, with where to report it; R2V_TRACEBACK=1 prints it for every error. All
-that a command prints passes through `r2v.console.printable`, so that nothing in an episode or a provider's answer can
-command the terminal.
+A traceback is printed only for a bug of R2V, with the address for reports; R2V_TRACEBACK=1 prints it for every error.
+All output passes through `r2v.console.printable`, so that text of an episode or a provider cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, R2VError, Us
 from r2v.log import logger, setup
 
 TRACEBACK = "R2V_TRACEBACK"
-"""Environment variable that, when set, has every error print its traceback."""
+"""Environment variable that makes every error print its traceback."""
 ISSUES = "https://github.com/r2v-agent/r2v/issues"
 
 
 def guarded(act: Callable[[], int]) -> int:
-    """Run a command; returns its exit code, or that of the error that ended it, which is told in one line."""
+    """Run a command; returns its exit code, or that of its error, which is logged in one line."""
     with filtered_streams():
         setup()
         try:
@@ -44,7 +43,7 @@ def guarded(act: Callable[[], int]) -> int:
 
 
 def require_text(words: Sequence[str]) -> None:
-    """Raises UsageError for an argument that is no text: bytes that are not UTF-8, or a NUL, which no file name has."""
+    """Raise UsageError for an argument that is not UTF-8 or holds a NUL, which no file name can."""
     for word in words:
         try:
             word.encode()
@@ -55,8 +54,8 @@ def require_text(words: Sequence[str]) -> None:
 
 
 def require_usable_paths(arguments: argparse.Namespace) -> None:
-    """Raises InputError for a path of the line that is neither a file nor a folder, such as a pipe that would be waited
-    for, or that the system refuses to look at. One that is not there is for the command to judge."""
+    """Raise InputError for a path that is neither a file nor a folder, such as a pipe, whose reading could block, or
+    that cannot be inspected. The command itself judges missing ones."""
     for value in vars(arguments).values():
         if not isinstance(value, Path):
             continue
@@ -69,28 +68,28 @@ def require_usable_paths(arguments: argparse.Namespace) -> None:
 
 
 def require_place(option: str, path: Path) -> None:
-    """Raises InputError where a folder cannot be made at `path`, for a file stands there or above it."""
-    for place in (path, *path.parents):
-        if place.is_dir():
+    """Raise InputError if a folder cannot be made at `path`, because it or a parent is a file."""
+    for folder in (path, *path.parents):
+        if folder.is_dir():
             return
-        if place.exists() or place.is_symlink():
-            raise InputError(f"{option} {path}: {place} is not a folder; name another")
+        if folder.exists() or folder.is_symlink():
+            raise InputError(f"{option} {path}: {folder} is not a folder; name another")
 
 
 def _explain(error: Exception) -> int:
-    known = as_r2v_error(error)
-    if known is not None:
+    r2v_error = as_r2v_error(error)
+    if r2v_error is not None:
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
-        logger.error("r2v: %s", " ".join(str(known).split()))
-        return known.exit_code
+        logger.error(f"r2v: {' '.join(str(r2v_error).split())}")
+        return r2v_error.exit_code
     line = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, MemoryError) or CUDA_OOM.search(str(error)) or HOST_OOM.search(str(error)):
         notes = getattr(error, "__notes__", [])
         if not notes or os.environ.get(TRACEBACK):
-            traceback.print_exception(error)  # it says which phase asked for how much
-        logger.error("r2v: out of memory: %s", "; ".join([line, *notes]))
+            traceback.print_exception(error)  # shows the phase and the size of the allocation
+        logger.error(f"r2v: out of memory: {'; '.join([line, *notes])}")
     else:
         traceback.print_exception(error)
-        logger.error("r2v: a bug of R2V: %s; please report it with the lines above: %s", line, ISSUES)
+        logger.error(f"r2v: a bug of R2V: {line}; please report it with the lines above: {ISSUES}")
     return R2VError.exit_code

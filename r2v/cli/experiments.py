@@ -23,7 +23,7 @@ _ABOUT = {
     "--advanced": "simulation: the plots of reliability and of every threshold too",
 }
 FLAGS = tuple(_ABOUT)
-"""Handed on to the runs of a simulation as they are typed."""
+"""Flags passed on to the runs of a simulation."""
 _RUN_OPTIONS = ("resume", "limit", "slots", "fresh", "lost", "allow_spec_change", "slurm")
 """Options of `run` that are fields of `RunOptions`."""
 _COUNT = Range(at_least=1, at_most=100_000)
@@ -31,7 +31,7 @@ _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newe
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add `experiments` and its words."""
+    """Add `experiments` and its subcommands."""
     about = "run a sweep of configurations, resume it, watch it, compare its results"
     words = add_words(commands, "experiments", about)
     _add_run(words)
@@ -49,7 +49,7 @@ def _add_run(words: Any) -> None:
     sends_keys(run)
     runs_code(run)
     run.add_argument(
-        "--dry-run", action="store_true", help="print how many points there are, which, and their cost; run nothing"
+        "--dry-run", action="store_true", help="print the points, their number and their cost; run nothing"
     )
 
 
@@ -57,7 +57,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the newest experiment of this name: what is pending or failed (default: a new experiment)",
+        help="resume the pending and failed runs of the newest experiment of this name (default: a new experiment)",
     )
     parser.add_argument(
         "--limit", type=whole(_COUNT), metavar="N", help="start at most N runs now (default: all of them)"
@@ -75,17 +75,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=whole(_COUNT),
         const=50,
         metavar="N",
-        help="submit each point to Slurm, a chain or a job, at most N of them in the queue at once; N left out: 50 "
-        "(default: runs work here)",
+        help="submit each point to Slurm, as a chain or a job, at most N of them in the queue at once; without N: 50 "
+        "(default: run on this machine)",
     )
     parser.add_argument(
-        "--fresh", action="store_true", help="run points again that another experiment has completed already"
+        "--fresh", action="store_true", help="run points again even if another experiment has completed them"
     )
     parser.add_argument(
-        "--allow-spec-change", action="store_true", help="with --resume: append the points that the file has now"
+        "--allow-spec-change", action="store_true", help="with --resume: append the points added to the file since"
     )
     parser.add_argument(
-        "--lost", action="store_true", help="with --resume: take runs that other machines had begun for dead"
+        "--lost", action="store_true", help="with --resume: treat runs that other machines started as dead"
     )
     _add_flags(parser)
 
@@ -102,20 +102,20 @@ def _slots(text: str) -> int | str:
 def _add_background(words: Any) -> None:
     about = "start an experiment, or any command, that outlives this terminal; list and stop them"
     parser = add_word(words, "background", about, _background)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="print every run in the background and its state")
-    what.add_argument(
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--list", action="store_true", help="print every run in the background and its state")
+    action.add_argument(
         "--stop",
         metavar="RUN",
-        help="end a run and all that it started: by its id, its experiment's name, or either's folder (default: none)",
+        help="end a run and its child processes: by its id, its experiment's name, or either's folder (default: none)",
     )
-    what.add_argument(
+    action.add_argument(
         "--experiment", "--exp", type=Path, metavar="FILE", help="the specification to run (default: none)"
     )
     parser.add_argument(
         "--mode", choices=("training", "simulation"), help="the mode that the specification must have (default: any)"
     )
-    parser.add_argument("--name", metavar="NAME", help="what a command is listed as (default: its program)")
+    parser.add_argument("--name", metavar="NAME", help="name of a command in the list (default: its program)")
     _add_flags(parser)
     sends_keys(parser)
     parser.add_argument(
@@ -128,16 +128,16 @@ def _add_background(words: Any) -> None:
 
 def _add_reading(words: Any) -> None:
     add_word(words, "list", "print the experiments of this project, the newest last", _list)
-    status = add_word(words, "status", "print the runs of an experiment and how far each is", _status)
+    status = add_word(words, "status", "print the runs of an experiment and their progress", _status)
     status.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=_EXPERIMENT)
 
     compare = add_word(words, "compare", "compare an experiment's settings: table, CSV, LaTeX and a plot", _compare)
     compare.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=_EXPERIMENT)
     compare.add_argument("--metric", metavar="NAME", help="figure to compare by (default: the specification's)")
     compare.add_argument(
-        "--reference", metavar="RUN", help="a run of the setting that the others are tested against (default: the best)"
+        "--reference", metavar="RUN", help="a run of the reference setting of the tests (default: the best)"
     )
-    about = "cancel what an experiment has in Slurm's queue; its runs are pending again"
+    about = "cancel an experiment's jobs in Slurm's queue; its runs are pending again"
     cancel = add_word(words, "cancel", about, _cancel)
     cancel.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=_EXPERIMENT)
     diff = add_word(words, "diff", "print the keys and figures in which two runs differ", _diff)
@@ -148,20 +148,20 @@ def _add_reading(words: Any) -> None:
 
 
 def _add_point(words: Any) -> None:
-    about = "what a run of a simulation executes: routing replayed over recorded steps"
+    about = "execute one run of a simulation: routing replayed over recorded steps"
     simulate = add_word(words, "simulate", about, _simulate)
     _add_point_files(simulate)
     _add_flags(simulate)
-    point = add_word(words, "point", "what a run of an experiment over a stage executes", _point)
+    point = add_word(words, "point", "execute one run of an experiment over a stage", _point)
     _add_point_files(point)
     sends_keys(point)
     runs_code(point)
-    point.add_argument("stage", metavar="STAGE", help="the stage to make, with all that it needs")
+    point.add_argument("stage", metavar="STAGE", help="the stage to make, with everything it depends on")
 
 
 def _add_point_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="FILE", help="the point's resolved configuration")
-    parser.add_argument("run_dir", type=Path, metavar="DIR", help="where its figures go")
+    parser.add_argument("run_dir", type=Path, metavar="DIR", help="folder of its figures")
 
 
 def _flags(values: argparse.Namespace) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _run(values: argparse.Namespace) -> int:
         return 0
     options = RunOptions(flags=_flags(values), **{name: getattr(values, name) for name in _RUN_OPTIONS})
     if values.slurm is not None and values.slots != 1:
-        raise UsageError(f"--slots {values.slots}: is of runs that work here; --slurm N says how many may be queued")
+        raise UsageError(f"--slots {values.slots}: is for runs on this machine; --slurm N limits the jobs in the queue")
     run_experiment(values.exp, options)
     return 0
 
@@ -211,7 +211,7 @@ def _background(values: argparse.Namespace) -> int:
 
 
 def _launch_experiment(values: argparse.Namespace) -> Any:
-    """Check the specification here, where its errors are seen, and start it."""
+    """Check the specification in the foreground, so that its errors are visible, and start it."""
     from r2v.experiments.schedule import background
     from r2v.experiments.specification.expansion import expand
     from r2v.experiments.specification.spec import read_spec
@@ -219,7 +219,9 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
 
     spec = read_spec(values.experiment)
     if values.mode not in (None, spec.mode):
-        raise UsageError(f"{spec.path} is of mode {spec.mode}, not {values.mode}; type {spec.mode}, or nothing")
+        raise UsageError(
+            f"{spec.path} is of mode {spec.mode}, not {values.mode}; type --mode {spec.mode}, or leave it out"
+        )
     if spec.mode != "simulation" and _flags(values):
         raise UsageError(f"{_flags(values)[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
     expand(spec)
@@ -250,9 +252,9 @@ def _compare(values: argparse.Namespace) -> int:
     from r2v.experiments.records import chosen
 
     folder = chosen(values.experiment)
-    found = compare(folder, values.metric, values.reference)
-    print("\n".join(comparison_lines(found)))
-    print("\n".join(str(path) for path in write_comparison(folder / "comparison", found)))
+    comparison = compare(folder, values.metric, values.reference)
+    print("\n".join(comparison_lines(comparison)))
+    print("\n".join(str(path) for path in write_comparison(folder / "comparison", comparison)))
     return 0
 
 
@@ -283,8 +285,8 @@ def _replay(values: argparse.Namespace) -> int:
     if spec.asha is None:
         raise UsageError(f"{folder}: has no early stopping, so no decisions; its specification says nothing of asha")
     count, wrong = replayed(folder, spec.asha.eta, spec.goal)
-    for one in wrong:
-        print(f"{one.point} went on from rung {one.rung}, which its figures do not say")
+    for promotion in wrong:
+        print(f"{promotion.point} went on from rung {promotion.rung}, which its figures do not say")
     if wrong:
         raise InputError(f"{folder}: {len(wrong)} of {count} decisions come out otherwise; their file was altered")
     print(f"{folder}: {count} decisions, all as they were taken")

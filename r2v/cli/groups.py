@@ -43,16 +43,16 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "research": ("experiment sweeps and the AI Secret Game", ("experiments", "game")),
     "shell": ("the command line itself", ("completion",)),
 }  # fmt: skip
-"""Name -> what it is about, and its commands."""
+"""Name -> description and commands."""
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 _FILE_METAVARS = ("FILE", "DIR", "FOLDER", "JOB_FOLDER", "CHECKPOINT", "CKPT", "SPEC")
 
 
 class GroupedParser(Parser):
-    """The parser of `r2v`, whose help lists the commands of every day and names the groups."""
+    """The parser of `r2v`, whose help lists the everyday commands and names the groups."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the parsed words. Raise UsageError for --allow-env of a command that sends no key."""
+        """Return the parsed arguments. Raise UsageError for --allow-env with a command that sends no key."""
         words, allowed = take_allowed(sys.argv[1:] if args is None else args)
         arguments = super().parse_args(words, namespace)
         if allowed and not getattr(arguments, "sends_keys", False):
@@ -94,7 +94,7 @@ def _commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any
 
 @contextmanager
 def _listing(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> Iterator[None]:
-    """Let the parser's help list these commands alone, in this order."""
+    """Limit the parser's help to these commands, in this order."""
     commands = _commands(parser)
     every = commands._choices_actions
     by_name = {action.dest: action for action in every}
@@ -106,7 +106,7 @@ def _listing(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> Iterato
 
 
 def add_completion(commands: argparse._SubParsersAction[Any], parser: argparse.ArgumentParser) -> None:
-    """Add `completion`, which describes `parser` as it is when the command runs."""
+    """Add `completion`, which describes `parser` at the time that it runs."""
     about = "print a script that completes r2v's commands and options in a shell"
     command = add_word(commands, "completion", about, lambda arguments: print_script(parser, arguments.shell))
     command.add_argument("shell", choices=SHELLS, help="the shell to print it for")
@@ -117,7 +117,7 @@ def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
     import shtab
 
     for action in _actions(parser):
-        # argparse does not know which of its strings are files; without this nothing would be completed there.
+        # argparse does not know which of its strings are paths, and shtab would not complete them.
         if action.type is Path or action.metavar in _FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell=shell))
@@ -125,7 +125,7 @@ def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Every option and argument of a parser and of the commands below it."""
+    """Yield every option and argument of a parser and of its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

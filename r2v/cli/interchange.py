@@ -16,7 +16,7 @@ IMPORT_FORMATS = (
     *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
     *("atif", "sweagent"),
 )
-"""Names of `r2v.data.interchange.importing`, whose table would take its readers into every start of r2v."""
+"""Names of `r2v.data.interchange.importing`, repeated here so that starting r2v does not import all its readers."""
 _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None: "say neither"}
 
 
@@ -29,11 +29,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
-    about = "take trajectories that other tools recorded into a run under data/runs"
+    about = "import trajectories recorded by other tools as a run under data/runs"
     more = (
-        "These are chat messages of OpenAI or Claude, session logs of Claude Code and Codex, Responses items, "
-        "ShareGPT, TRL, results of inspect, verifiers, tau-bench and SWE-agent, ATIF, LiteLLM's request logs. What is "
-        "imported was not executed here: it may be cloned, and enters no table."
+        "Formats: chat messages of OpenAI or Claude, session logs of Claude Code and Codex, Responses items, "
+        "ShareGPT, TRL, results of inspect, verifiers, tau-bench and SWE-agent, ATIF, LiteLLM's request logs. Imported "
+        "episodes were not executed here: they can be cloned, and enter no table."
     )
     parser = add_word(commands, "import", about, _import, more=more)
     parser.add_argument(
@@ -52,7 +52,7 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
         "--benchmark",
         default=None,
         metavar="NAME",
-        help="the benchmark that they belong to, as env.benchmark names it (default: logs, which has no world)",
+        help="their benchmark, as in env.benchmark (default: logs, which has no world)",
     )
     parser.add_argument("--model", metavar="NAME", help="the model that acted (default: as recorded, else unknown)")
     parser.add_argument("--split", default="train", metavar="NAME", help="split of a hub data set (default: train)")
@@ -60,13 +60,13 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
         "--limit",
         type=whole(Range(at_least=1, at_most=100_000_000)),
         metavar="N",
-        help="read no more than the first N records (default: all)",
+        help="read at most the first N records (default: all)",
     )
     parser.add_argument(
-        "--skip-bad", action="store_true", help="leave bad records out and count them (default: import nothing)"
+        "--skip-bad", action="store_true", help="skip and count bad records (default: import nothing if any is bad)"
     )
     parser.add_argument(
-        "--run-tags", nargs="+", default=[], metavar="TAG", help="words to find the run by (default: imported alone)"
+        "--run-tags", nargs="+", default=[], metavar="TAG", help="tags to find the run by (default: imported alone)"
     )
     parser.add_argument("--notes", default="", metavar="TEXT", help="a remark for the run's manifest (default: none)")
 
@@ -75,7 +75,7 @@ def _import(arguments: argparse.Namespace) -> int:
     from r2v.data.interchange.importing import LOGS_BENCHMARK, ImportRequest, import_trajectories
     from r2v.data.registry import DataRegistry
 
-    wanted = ImportRequest(
+    selection = ImportRequest(
         sources=tuple(arguments.sources),
         format=arguments.format,
         benchmark=arguments.benchmark or LOGS_BENCHMARK,
@@ -84,28 +84,25 @@ def _import(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
     )
     done = import_trajectories(
-        wanted, DataRegistry(), skip_bad=arguments.skip_bad, tags=arguments.run_tags, notes=arguments.notes
+        selection, DataRegistry(), skip_bad=arguments.skip_bad, tags=arguments.run_tags, notes=arguments.notes
     )
     read, run = done.read, done.run
-    logger.info("  Run ID : %s\n  Output : %s", run.run_id, run.output_dir)
-    claims = ", ".join(f"{read.outcomes[told]} {_CLAIMS[told]}" for told in _CLAIMS if read.outcomes[told])
+    logger.info("  import finished: run_id=%s output=%s", run.run_id, run.output_dir)
+    claims = ", ".join(f"{read.outcomes[claim]} {_CLAIMS[claim]}" for claim in _CLAIMS if read.outcomes[claim])
     formats = " and ".join(f"{count} of {name}" for name, count in sorted(read.formats.items()))
     logger.info(
-        "  %d trajectories, %d steps (%s); %s; none was executed here%s%s",
-        read.episodes,
-        read.steps,
-        formats,
-        claims,
-        f"; {read.num_bad} bad records left out" if read.num_bad else "",
-        "" if done.fresh else "; this very content was imported before, nothing was written",
+        "  trajectories imported, none executed here: trajectories=%d steps=%d bad_skipped=%d formats=%s claims=%s",
+        *(read.episodes, read.steps, read.num_bad, formats, claims),
     )
+    if not done.fresh:
+        logger.info("  the same content was imported before; nothing was written")
     return 0
 
 
 def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "write the evaluated policy, verifier and router as a bundle, or episodes as chat messages or ATIF"
     parser = add_word(commands, "export", about, _export)
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="what is written, which must not be there yet")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="file or folder to write, which must not exist")
     add_config_options(parser)
     parser.add_argument(
         "--check", action="store_true", help="write nothing: hash every file of the bundle at OUTPUT (default: write)"
@@ -118,13 +115,13 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--format",
         choices=["messages", "atif", "episodes"],
-        help="messages: one file of JSON lines; atif: a folder with a document an episode; episodes: R2V's own lines, "
-        "converted where an earlier R2V wrote them (default: messages)",
+        help="messages: one file of JSON lines; atif: a folder with one document per episode; episodes: R2V's own "
+        "lines, converted from earlier versions (default: messages)",
     )
     parser.add_argument(
         "--successes",
         action="store_true",
-        help="only episodes that succeeded, or whose log does not say that they failed (default: all)",
+        help="only episodes that succeeded, or whose log does not report a failure (default: all)",
     )
 
 
@@ -136,12 +133,12 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.trajectories is None:
         return _bundle(arguments)
     if arguments.check or arguments.config or arguments.overrides:
-        raise UsageError("export --trajectories: takes no --check, --config or --overrides: those are of bundles")
+        raise UsageError("export --trajectories: takes no --check, --config or --overrides, which are for bundles")
     path = _trajectories(arguments.trajectories)
     episodes = TrajectoryStore(path).iter_episodes()
     chosen = (episode for episode in episodes if episode.demonstrates or not arguments.successes)
     count = export_trajectories(chosen, arguments.output, arguments.format or "messages", DataRegistry())
-    logger.info("  %d episodes of %s written to %s", count, path, arguments.output)
+    logger.info("  episodes exported: episodes=%d source=%s output=%s", count, path, arguments.output)
     return 0
 
 
@@ -150,24 +147,22 @@ def _bundle(arguments: argparse.Namespace) -> int:
     from r2v.serve.bundle.manifest import read_bundle
 
     if arguments.format or arguments.successes:
-        raise UsageError("export: --format and --successes are of episodes; name them with --trajectories FILE")
+        raise UsageError("export: --format and --successes are for episodes; name these with --trajectories FILE")
     if not arguments.check:
         write_bundle(load_config(arguments), arguments.output)
-    made = read_bundle(arguments.output).manifest
+    bundle = read_bundle(arguments.output).manifest
+    weights = f"{bundle.weights} weights of {bundle.base_model}"
     logger.info(
-        "  %s: %s, %d files, threshold %g, %.1f %% of the %s to the LLM; every hash holds",
-        arguments.output,
-        f"{made.weights} weights of {made.base_model}" if made.weights != "none" else f"{made.base_model} by its API",
-        len(made.files),
-        made.threshold,
-        100 * made.llm_call_rate,
-        "steps" if made.labels == "executed" else "recorded steps (an imputed router: nothing was executed)",
+        "  bundle verified, every hash holds: bundle=%s files=%d threshold=%g llm_steps=%.1f%% of=%s model=%s",
+        *(arguments.output, len(bundle.files), bundle.threshold, 100 * bundle.llm_call_rate),
+        "steps" if bundle.labels == "executed" else "recorded steps (an imputed router: nothing was executed)",
+        weights if bundle.weights != "none" else f"{bundle.base_model} by its API",
     )
     return 0
 
 
 def _trajectories(source: str) -> Path:
-    """The file that is named, or that of the run that is."""
+    """Return the named file, or the trajectories of the run with this id."""
     from r2v.data.registry import DataRegistry
 
     path = Path(source)
@@ -180,14 +175,14 @@ def _trajectories(source: str) -> Path:
 
 def _add_push(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "put a bundle, a run or a report on the Hugging Face hub"
-    more = "Every hash is checked and every file searched for keys first. HF_TOKEN or `hf auth login` give the token."
+    more = "Every hash is checked and every file searched for keys first. The token is HF_TOKEN's or `hf auth login`'s."
     parser = add_word(commands, "push", about, _push, more=more)
     parser.add_argument("source", metavar="WHAT", help="folder of a bundle, a run or a report, or the id of a run")
-    parser.add_argument("repository", metavar="REPO", help="OWNER/NAME, made if there is none")
+    parser.add_argument("repository", metavar="REPO", help="OWNER/NAME, created if missing")
     parser.add_argument(
         "--private", action="store_true", help="make the repository private (default: as the account is set up)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="list what would be sent, and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the files to send, and send nothing")
 
 
 def _push(arguments: argparse.Namespace) -> int:
@@ -196,11 +191,13 @@ def _push(arguments: argparse.Namespace) -> int:
     parcel = parcel_of(arguments.source)
     full = parcel.repository(arguments.repository)
     for name in parcel.files:
-        logger.info("  %12d bytes  %s", (parcel.folder / name).stat().st_size, name)
+        logger.info("  file: bytes=%d name=%s", (parcel.folder / name).stat().st_size, name)
     if not arguments.dry_run:
         push(parcel, full, private=arguments.private)
-    done = "would go to" if arguments.dry_run else "is at"
-    logger.info("  the %s %s %s; get it by `r2v pull %s`", parcel.kind, done, full, full)
+    if arguments.dry_run:
+        logger.info("  dry run, nothing sent: kind=%s repository=%s", parcel.kind, full)
+    else:
+        logger.info("  pushed: kind=%s repository=%s download=%s", parcel.kind, full, f"r2v pull {full}")
     return 0
 
 
@@ -215,7 +212,7 @@ def _add_pull(commands: argparse._SubParsersAction[Parser]) -> None:
         nargs="?",
         type=Path,
         metavar="DIR",
-        help="folder to make (default: one of its name in outputs/bundles, data/runs or results/report)",
+        help="folder to make (default: its name in outputs/bundles, data/runs or results/report)",
     )
     parser.add_argument("--revision", metavar="REV", help="commit, branch or tag (default: the newest commit of main)")
 
@@ -224,5 +221,5 @@ def _pull(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.hub import pull
 
     folder = pull(arguments.repository, arguments.output, revision=arguments.revision)
-    logger.info("  %s: every hash holds", folder)
+    logger.info("  pulled, every hash holds: folder=%s", folder)
     return 0

@@ -1,10 +1,10 @@
-"""`r2v providers status | reconcile | forget | ledger`: journals of what was paid, is open at a provider, or lost.
+"""`r2v providers status | reconcile | forget | ledger`: journals of paid, open and lost requests.
 
-r2v providers status RUN                # what the journals say; asks nobody
-r2v providers reconcile RUN             # asks the provider, brings home what has ended, sends nothing
-r2v providers forget BATCH              # a batch that is gone is given up alone
-r2v providers ledger                    # who paid whom, how many answers, USD; the cap of all, and what of it is left
-r2v providers ledger --max-usd 50       # no process of this checkout makes their sum pass that, from now on
+r2v providers status RUN                # the journals' content; no network
+r2v providers reconcile RUN             # query the provider and collect ended batches; send no request
+r2v providers forget BATCH              # give up one batch whose results are lost
+r2v providers ledger                    # payers, providers, answers and USD; the cap of all and its remainder
+r2v providers ledger --max-usd 50       # from now on no process of this checkout may exceed this sum
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from r2v.errors import Interrupted, UsageError
 from r2v.storage.paths import ENGINES
 
 _PATIENCE = 30.0
-"""Seconds that `reconcile` gives the provider, and `ledger` other processes to claim and allot."""
+"""Seconds that `reconcile` waits for the provider, and `ledger` for the lease of other processes."""
 
 
 def add_commands(providers: Any) -> None:
-    """Add the four to the commands of `r2v providers`."""
-    status = add_word(providers, "status", "what journals say is paid, open and lost; asks nobody", _status)
+    """Add the four subcommands to `r2v providers`."""
+    status = add_word(providers, "status", "print paid, open and lost requests of journals; no network", _status)
     _run_argument(status)
-    about = "ask the provider for open batches, and bring home what ended"
+    about = "query the provider for open batches, and collect those that ended"
     reconcile = add_word(providers, "reconcile", about, _reconcile)
     _run_argument(reconcile)
-    runs_code(reconcile)  # a provider of one's own, as a journal names it
-    forget = add_word(providers, "forget", "give up one batch whose results are gone; the next run asks anew", _forget)
+    runs_code(reconcile)  # a journal may name a custom provider
+    forget = add_word(providers, "forget", "give up one batch with lost results; the next run sends it anew", _forget)
     forget.add_argument("batch", metavar="BATCH", help="the batch, by the provider's name for it or the journal's")
     _add_ledger(providers)
 
@@ -61,14 +61,13 @@ def _reconcile(arguments: argparse.Namespace) -> int:
     for folder in find_journals(Path(), arguments.run):
         journal = read_journal(folder)
         if journal.state.batches:
-            asyncio.run(_bring_home(folder, journal.scope))
+            asyncio.run(_collect_batches(folder, journal.scope))
         print("\n".join(report(folder)), flush=True)
     return 0
 
 
-async def _bring_home(folder: Path, scope: dict[str, Any]) -> None:
-    """Collect what has ended of a journal's batches. Raises UsageError where it does not say whose they are, or
-    no key is set."""
+async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
+    """Collect the ended batches of a journal. Raises UsageError if it names no provider, or no key is set."""
     from r2v.config.models import SELF_HOSTED
     from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
     from r2v.llm.providers.factory import make_provider
@@ -86,7 +85,7 @@ async def _bring_home(folder: Path, scope: dict[str, Any]) -> None:
     try:
         await ProviderRemote(provider, rate, folder, policy, scope=scope).bring_home(_PATIENCE)
     except Interrupted:
-        return  # what has not ended is told as open
+        return  # the report lists the others as open
 
 
 def _forget(arguments: argparse.Namespace) -> int:
@@ -99,21 +98,21 @@ def _forget(arguments: argparse.Namespace) -> int:
 
 
 def _add_ledger(providers: Any) -> None:
-    about = "print what the runs and stages of this checkout have paid providers; asks nobody"
+    about = "print the payments of this checkout's runs and stages to providers; no network"
     ledger = add_word(providers, "ledger", about, _ledger)
     cap = ledger.add_mutually_exclusive_group()
     cap.add_argument(
         "--max-usd",
         type=decimal(Range(above=0)),
         metavar="USD",
-        help="bound what all runs, stages and games of this checkout may be billed, ever (default: as it is)",
+        help="cap the bill of all runs, stages and games of this checkout, ever (default: unchanged)",
     )
-    cap.add_argument("--no-max-usd", action="store_true", help="take that bound away (default: as it is)")
+    cap.add_argument("--no-max-usd", action="store_true", help="remove that cap (default: unchanged)")
 
 
 def _ledger(arguments: argparse.Namespace) -> int:
-    """Print the table, after the cap is set. Raises InputError where an entry is damaged, LeaseConflict where a process
-    would not heed the cap."""
+    """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict if a running
+    process would ignore the cap."""
     from r2v.llm.providers.spending.project import ProjectLedger
     from r2v.storage.lease import lease
 
@@ -141,13 +140,13 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _engine_lines(root: Path) -> Iterator[str]:
-    """GPU-hours of the jobs that served a teacher, a line for each model."""
+    """Yield a line on the GPU-hours of teacher servers for each model."""
     used: dict[str, float] = {}
     for path in sorted((root / ENGINES).glob("*/usage/*.json")):
         try:
-            one = json.loads(path.read_text())
-            used[one["model"]] = used.get(one["model"], 0.0) + float(one["gpu_hours"])
+            usage = json.loads(path.read_text())
+            used[usage["model"]] = used.get(usage["model"], 0.0) + float(usage["gpu_hours"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a job that is writing, or one of another version: no bill rests on it
+            continue  # being written, or of another version: no bill depends on it
     for model, hours in used.items():
         yield f"jobs that served {model}: {hours:,.2f} GPU-hours"

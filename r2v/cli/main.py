@@ -1,6 +1,6 @@
-"""The command line: `r2v <command>`. Scripts, Slurm jobs and `make` all come through here.
+"""The command line: `r2v <command>`, the entry point of scripts, Slurm jobs and `make`.
 
-Errors become one line on stderr and an exit code of r2v.errors, which `r2v --help` lists (`r2v.cli.boundary`).
+Errors become one line on stderr and an exit code of r2v.errors, listed by `r2v --help` (`r2v.cli.boundary`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _act(words: list[str]) -> int:
 
 
 def stage_parser() -> argparse.ArgumentParser:
-    """The command line of the stages alone: a job of one waits for what is loaded here, and needs no other command."""
+    """Return the parser of stage commands alone: a stage's job waits for these imports and needs no other command."""
     parser, commands = _empty_parser()
     stages.add_commands(commands)
     return parser
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of all commands."""
     from r2v.cli import experiments, groups, interchange, providers, results, serve, worlds
     from r2v.cli.cluster import chains, engine, plan, project
     from r2v.cli.game import commands as game

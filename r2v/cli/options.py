@@ -1,6 +1,6 @@
-"""Options that many commands share: the configuration, and a parser whose errors are one line.
+"""Shared options: the configuration, and a parser whose errors are one line.
 
-A flag is another spelling of a configuration key; defaults < --config < flags < --overrides.
+A flag is another spelling of a configuration key. Precedence: defaults < --config < flags < --overrides.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Number = TypeVar("Number", int, float)
 
 SEED = Range(at_least=0, at_most=LARGEST_SEED)
 PATH_METAVARS = ("FILE", "DIR", "FOLDER", "CHECKPOINT")
-"""How options whose value is a path show it in their help."""
+"""Metavars of options whose value is a path."""
 
 
 def whole(allowed: Range) -> Callable[[str], int]:
-    """The type of an option that takes a whole number in this range."""
+    """Return the type of an option for a whole number in this range."""
 
     def parse(text: str) -> int:
         return _in_range(text, int, allowed)
@@ -38,7 +38,7 @@ def whole(allowed: Range) -> Callable[[str], int]:
 
 
 def decimal(allowed: Range) -> Callable[[str], float]:
-    """The type of an option that takes a number in this range."""
+    """Return the type of an option for a number in this range."""
 
     def parse(text: str) -> float:
         return _in_range(text, float, allowed)
@@ -52,14 +52,14 @@ def _in_range(text: str, kind: type[Number], allowed: Range) -> Number:
     except (ValueError, OverflowError):
         number = None
     if number is None or not allowed.allows(number):
-        what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"must be {what} {allowed.text}, got {shown(text)}")
+        noun = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"must be {noun} {allowed.text}, got {shown(text)}")
     return number
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError, with the nearest spelling where a choice is misspelt. An empty path, which
-    Python takes for the current folder, is refused; so is the beginning of an option, as `--seed` is of `--seeds`."""
+    """A parser that raises UsageError, with the nearest spelling of a misspelt choice. It refuses an empty path, which
+    Python reads as the current folder, and abbreviated options, such as `--seed` for `--seeds`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
@@ -68,14 +68,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The same; raises UsageError for arguments that a command does not know, which names that command."""
-        known, unknown = super().parse_known_args(args, namespace)
+        """Parse as the base class does. Raises UsageError naming the command for arguments that it does not know."""
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [name for name in self._option_string_actions if name.startswith("--")]
             hints = [difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.7) for word in unknown]
             near = next((f"; did you mean {hint[0]}?" for hint in hints if hint), "")
             self.error(f"unrecognized arguments: {shown(' '.join(unknown))}{near}")
-        return known, unknown
+        return parsed, unknown
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
         if not arg_string and (action.type is Path or action.metavar in PATH_METAVARS):
@@ -91,14 +91,14 @@ class Parser(argparse.ArgumentParser):
 def add_word(
     commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int], *, more: str = ""
 ) -> Parser:
-    """Add a command, or one below a command; its parser. `more`: sentences that its own help adds to `about`."""
+    """Add a command or subcommand; returns its parser. `more`: sentences that its own help adds to `about`."""
     parser = _add_described(commands, name, about, more)
     parser.set_defaults(act=act)
     return parser
 
 
 def add_words(commands: Any, name: str, about: str) -> Any:
-    """Add a command that has commands of its own; what takes these."""
+    """Add a command with subcommands; returns the action to add them to."""
     return _add_described(commands, name, about).add_subparsers(title="commands", metavar="<command>", required=True)
 
 
@@ -110,7 +110,7 @@ def _add_described(commands: Any, name: str, about: str, more: str = "") -> Pars
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add --config and --overrides."""
     parser.add_argument(
-        "--config", metavar="FILE", help="YAML file; what it leaves out keeps its default (default: all defaults)"
+        "--config", metavar="FILE", help="YAML file; missing keys keep their defaults (default: all defaults)"
     )
     add_overrides(parser, "configuration values that win over file and flags, such as training.lr=1e-5")
     parser.set_defaults(takes_config=True)
@@ -124,19 +124,19 @@ def add_overrides(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def runs_code(parser: argparse.ArgumentParser) -> None:
-    """Let a command import code that a file names, which it says in a line: no other command does, nor one with
+    """Allow a command to import code that a file names, which it logs. Other commands do not, nor does one with
     --dry-run (`r2v.extensions.importing_nothing`)."""
     parser.set_defaults(runs_code=True)
 
 
 def imports_nothing(arguments: argparse.Namespace) -> bool:
-    """True if a parsed command line only reads: then no code that a file names is imported."""
+    """True if a parsed command line must not import code that a file names."""
     dry = any(getattr(arguments, name, False) for name in ("dry_run", "--dry-run"))
     return dry or not getattr(arguments, "runs_code", False) or not getattr(arguments, "trust", True)
 
 
 def sends_keys(parser: argparse.ArgumentParser) -> None:
-    """Let a command send a key that its configuration names: it takes --allow-env."""
+    """Allow a command to send a key that its configuration names: it accepts --allow-env."""
     parser.set_defaults(sends_keys=True)
 
 
@@ -147,15 +147,15 @@ def add_allow_env(parser: argparse.ArgumentParser) -> None:
         dest="allow_env",
         action="append",
         metavar="NAME",
-        help="of commands that send keys, before or behind their name: let the configuration send this environment "
-        "variable as a key (api_key_env) although it is no provider's and its name does not end in _API_KEY; may be "
-        "given several times (default: none)",
+        help="for commands that send keys, before or after their name: allow the configuration to send this "
+        "environment variable as a key (api_key_env) although it is no provider's and its name does not end in "
+        "_API_KEY; repeatable (default: none)",
     )
 
 
 def take_allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take --allow-env out of a command line, up to `--`. Return the other words, and the variables that are allowed.
-    Raise UsageError for what is no variable's name."""
+    """Remove --allow-env from a command line, up to `--`. Return the other words and the allowed variables. Raise
+    UsageError for an invalid variable name."""
     end = words.index("--") if "--" in words else len(words)
     others, allowed, at = list[str](), list[str](), 0
     while at < end:
@@ -180,14 +180,14 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(arguments: argparse.Namespace) -> Config:
-    """The configuration that the options describe: file, then flags, then overrides."""
+    """Return the configuration of the options: file, then flags, then overrides."""
     from r2v.memory.profile_of_model import configured
 
     return configured(arguments.config, [*_flags(arguments), *arguments.overrides])
 
 
 def config_words(arguments: argparse.Namespace) -> list[str]:
-    """Return options with which any stage command reads this command line's configuration."""
+    """Return options that give any stage command this command line's configuration."""
     if not getattr(arguments, "takes_config", False):
         return []
     words = [] if arguments.config is None else ["--config", str(arguments.config)]
@@ -196,7 +196,7 @@ def config_words(arguments: argparse.Namespace) -> list[str]:
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """The flags as `key=value`: a flag's destination is the dotted key that it stands for."""
+    """Return the flags as `key=value`: a flag's destination is its dotted key."""
     return [f"{key}={_as_yaml(value)}" for key, value in vars(arguments).items() if "." in key and value is not None]
 
 

@@ -2,8 +2,8 @@
 
     r2v providers emulate --port 8765 --faults commit_then_500@1 line_500:0.05 --ledger ledger.jsonl
 
-prints the two base URLs and what to export, and serves until it is interrupted. With `--folder` the same command
-goes on where the last one ended, killed or not: batches, files, ledger, and how often each fault has fired.
+prints the two base URLs and the variables to export, and serves until it is interrupted. With `--folder` the same
+command resumes the last state, even after a kill: batches, files, ledger, and the count of each fault.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 
 def add_commands(commands: Any) -> None:
-    """Add `providers` to the subparsers of a command line."""
-    about = "what providers were paid and owe; a rehearsal against emulated ones"
+    """Add `providers`."""
+    about = "payments to providers and open requests; a rehearsal against emulated providers"
     subcommands = add_words(commands, "providers", about)
     journals.add_commands(subcommands)
     about = "serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     parser = add_word(subcommands, "emulate", about, act)
-    runs_code(parser)  # what --answer names
+    runs_code(parser)  # of --answer
     parser.add_argument(
         "--port",
         type=whole(Range(at_least=0, at_most=65_535)),
@@ -47,9 +47,10 @@ def add_commands(commands: Any) -> None:
         nargs="+",
         default=["echo"],
         metavar="NAME",
-        help="what the models say: echo, desk, swebench, judge, game, game_judge, or a path package.module:function, "
-        "which takes `request` and returns a text or None: `request.messages` are those of any API, `request.body` is "
-        "its JSON (Responses have `input` there); several are asked in turn until one answers (default: echo)",
+        help="source of the models' replies: echo, desk, swebench, judge, game, game_judge, or a path "
+        "package.module:function, which takes `request` and returns a text or None: `request.messages` are those of "
+        "any API, `request.body` is its JSON (with `input` for Responses); several are tried in order until one "
+        "answers (default: echo)",
     )
     parser.add_argument(
         "--models",
@@ -57,7 +58,7 @@ def add_commands(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="MODEL",
-        help="models to serve though their provider does not list them, or no longer (default: none)",
+        help="additional models to serve, which their provider does not list or no longer lists (default: none)",
     )
     parser.add_argument(
         "--limits",
@@ -65,7 +66,7 @@ def add_commands(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none is lowered)",
+        help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none)",
     )
     parser.add_argument(
         "--faults",
@@ -73,7 +74,7 @@ def add_commands(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="NAME[/ON][@N|:P]",
-        help="faults to inject; `--faults list` prints the table (default: nothing)",
+        help="faults to inject; `--faults list` prints the table (default: none)",
     )
     parser.add_argument(
         "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
@@ -84,11 +85,14 @@ def add_commands(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="polls=N or seconds=S: after so many polls, or so long, a batch has ended; and seconds that faults take, "
-        "such as silence=5 (default: polls=3, and see the table of faults)",
+        help="polls=N or seconds=S: polls or seconds until a batch ends; and durations of faults in seconds, such as "
+        "silence=5 (default: polls=3, and see the table of faults)",
     )
     parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="folder that keeps state between starts (default: a temporary folder)",
     )
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
 
@@ -132,7 +136,7 @@ def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
 
 
 def bill_line(statement: Statement) -> str:
-    """What a ledger comes to, in one line."""
+    """Return the total of a ledger in one line."""
     modes = [bill.mode for bill in statement.bills]
     fired = sum(map(len, statement.fired.values()))
     return (
@@ -143,26 +147,26 @@ def bill_line(statement: Statement) -> str:
 
 
 def changed(settings: T, texts: Sequence[str], option: str) -> T:
-    """A settings object with some values changed, each given as KEY=VALUE; KEY may be dotted. Raises UsageError."""
+    """Return a settings object with values changed by KEY=VALUE texts; KEY may be dotted. Raises UsageError."""
     for text in texts:
         key, _, value = text.partition("=")
         settings = _with(settings, key.split("."), value, f"{option} {text}")
     return settings
 
 
-def _with(settings: Any, keys: list[str], value: str, what: str) -> Any:
-    known = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    if keys[0] not in known:
-        raise UsageError(f"{what}: no {keys[0]}; {nearest(keys[0], known)}")
-    inner = known[keys[0]]
+def _with(settings: Any, keys: list[str], value: str, source: str) -> Any:
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    if keys[0] not in values:
+        raise UsageError(f"{source}: no {keys[0]}; {nearest(keys[0], values)}")
+    inner = values[keys[0]]
     if is_dataclass(inner):
         if len(keys) == 1:
-            raise UsageError(f"{what}: names a group; allowed: {keys[0]}.<key>=<number>")
-        return replace(settings, **{keys[0]: _with(inner, keys[1:], value, what)})
+            raise UsageError(f"{source}: names a group; allowed: {keys[0]}.<key>=<number>")
+        return replace(settings, **{keys[0]: _with(inner, keys[1:], value, source)})
     try:
         number = float(value) if isinstance(inner, float) else int(value)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{what}: not a number") from error
-    # Seconds may be below zero: a server's clock can be behind.
-    require(what, Range() if isinstance(inner, float) else Range(at_least=0), number)
+        raise UsageError(f"{source}: not a number") from error
+    # Seconds may be negative: a server's clock can be behind.
+    require(source, Range() if isinstance(inner, float) else Range(at_least=0), number)
     return replace(settings, **{keys[0]: number})

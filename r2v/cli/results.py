@@ -1,8 +1,10 @@
-"""The pipeline in one process and what it leaves: `r2v run`, `pilot`, `stages`, `verify-results`, `gc`, ..."""
+"""The pipeline in one process and its results: `r2v run`, `pilot`, `stages`, `verify-results`, `gc`, ..."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +41,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--from",
         dest="start",
         metavar="JOB",
-        help="first job to run, by name or number; its inputs are taken as published (default: the first)",
+        help="first job to run, by name or number; it reads published inputs (default: the first)",
     )
     run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
@@ -47,15 +49,15 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what each stage would play and ask, its dollars and its time, and run nothing",
+        help="print the episodes, requests, dollars and time of each stage, and run nothing",
     )
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the pilot, and the commands that show, check or clean what is there."""
+    """Add the pilot, and the commands that show, check or clean results."""
     _add_pilot(commands)
     _add_gc(commands)
-    about = "list the stages: number, job, command, what each reads, and where its result is published"
+    about = "list the stages: number, job, command, inputs, and the place of the published result"
     table = add_word(commands, "stages", about, _stages)
     add_config_options(table)
     about = "replay every episode of a results folder, or of ablations, and rebuild every table; no model is called"
@@ -64,15 +66,15 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     verify.add_argument(
         "--trust",
         action="store_true",
-        help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
+        help="import the folder's benchmark if it is not R2V's own, which runs its code (default: refused)",
     )
     verify.add_argument(
         "--all",
         action="store_true",
         dest="whole",
-        help="replay every calibration episode (default: a tenth of them, drawn by the folder's content)",
+        help="replay every calibration episode (default: a tenth of them, sampled by the folder's content)",
     )
-    runs_code(verify)  # with --trust alone
+    runs_code(verify)  # only with --trust
     about = "a results folder as one page: claims, figures, every episode"
     more = "It opens offline and can be copied anywhere. Without --verify nothing is executed."
     report = add_word(commands, "report", about, _report, more=more)
@@ -81,24 +83,24 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="folder of the report; an earlier one is replaced (default: results/report/NAME beside results/NAME)",
+        help="folder of the report; an earlier one is replaced (default: results/report/NAME for results/NAME)",
     )
     report.add_argument(
         "--ablations",
         type=Path,
         metavar="DIR",
-        help="results of its ablations (default: results/ablations/NAME beside results/NAME, if there)",
+        help="results of its ablations (default: results/ablations/NAME for results/NAME, if it exists)",
     )
     report.add_argument(
         "--figures",
         action="store_true",
-        help="also write every panel of every figure as PDF and SVG, as wide as a column of a paper, under figures/",
+        help="also write every panel of every figure as PDF and SVG, in the width of a paper's column, to figures/",
     )
     report.add_argument(
         "--verify",
         action="store_true",
-        help="audit the results and their ablations first, as `r2v verify-results` does, and write hash and date into "
-        "the page (default: the page says that they are not verified)",
+        help="audit the results and their ablations first, like `r2v verify-results`, and write hash and date into the "
+        "page (default: the page calls them not verified)",
     )
     add_force(report)
     registry = add_word(commands, "registry", "list the collected runs, or rebuild their index", _registry)
@@ -107,7 +109,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         nargs="?",
         choices=["list", "rebuild"],
         default="list",
-        help="list: one line a run; rebuild: write data/registry.json anew from the runs' manifests (default: list)",
+        help="list: one line per run; rebuild: write data/registry.json from the runs' manifests (default: list)",
     )
     show = add_word(commands, "config", "print the resolved configuration, itself a valid --config file", _config)
     add_config_options(show)
@@ -119,14 +121,14 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
-    about = "play a few tasks by the small and by the large model alone: can a router gain, and what would it cost"
-    more = "Calibration tasks are played; no reply is paid twice, here or by the full run that follows."
+    about = "play a few tasks with the small and with the large model, to estimate a router's gain and its cost"
+    more = "It plays calibration tasks; the full run that follows reuses all paid replies."
     parser = add_word(commands, "pilot", about, _pilot, more=more)
     add_config_options(parser)
     sends_keys(parser)
     runs_code(parser)
     parser.add_argument(
-        "--tasks", type=Path, metavar="FILE", help="tasks of your own, one a line (default: those of the benchmark)"
+        "--tasks", type=Path, metavar="FILE", help="file of tasks, one per line (default: the benchmark's tasks)"
     )
     parser.add_argument(
         "--cmd",
@@ -135,44 +137,44 @@ def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
         "(default: R2V's own)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be asked and what it costs at most, and ask nobody"
+        "--dry-run", action="store_true", help="print the requests and their maximum cost, and send none"
     )
 
 
 def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
-    about = "remove artifacts that nothing points at, checkpoints of finished stages, old snapshots that no chain runs"
-    more = "Collected runs and journals of what a provider was paid for stay."
+    about = "remove unreferenced artifacts, checkpoints of finished stages, and old snapshots that no chain runs"
+    more = "Collected runs and journals of payments stay."
     parser = add_word(commands, "gc", about, _gc, more=more)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would go and how many bytes, and remove nothing"
+        "--dry-run", action="store_true", help="print the artifacts to remove and their bytes, and remove nothing"
     )
     parser.add_argument(
         "--unfinished",
         action="store_true",
-        help="also remove attempts that were never finished, where nothing points at them (default: left)",
+        help="also remove unreferenced attempts that were never finished (default: kept)",
     )
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.inputs import place_of, places_of
+    from r2v.pipeline.local_run import local_runs
     from r2v.pipeline.report import report_of
     from r2v.pipeline.run import run_here
     from r2v.report.console import closing_lines
+    from r2v.slurm.views.local import cost_lines
 
     config = load_config(arguments)
     if arguments.dry_run:
         return _dry_run(config, arguments)
     force = [row.name for row in JOBS] if arguments.force else []
     done = run_here(config, start=arguments.start, without=arguments.without, force=force)
-    if any(one.fresh for one in done):
-        logger.info(
-            "%d of %d jobs were run, %.0f CPU-s",
-            sum(one.fresh for one in done),
-            len(done),
-            sum(one.cpu_seconds for one in done),
-        )
+    if any(stage.fresh for stage in done):
+        fresh, cpu_seconds = sum(stage.fresh for stage in done), sum(stage.cpu_seconds for stage in done)
+        logger.info("pipeline finished: stages_run=%d/%d cpu_s=%.0f", fresh, len(done), cpu_seconds)
+        for own in (run for run in local_runs(Path()) if run.pid == os.getpid()):
+            print(*cost_lines(own), sep="\n", file=sys.stderr)
     results = place_of(config, "evaluate")
-    ended = [one.job for one in done]
+    ended = [stage.job for stage in done]
     if not any(job(name).shown for name in ended):
         return 0
     page = report_of(config, ended)
@@ -194,17 +196,17 @@ def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
     from r2v.slurm.estimate import planned_by_headers
 
     steps = plan(config, start=arguments.start, without=arguments.without)
-    wanted = [step.job for step in steps if arguments.force or step.state != "up to date"]
-    known = known_here(config)
+    due = [step.job for step in steps if arguments.force or step.state != "up to date"]
+    facts = known_here(config)
     for step in steps:
         print(f"{step.job.name:16} {step.state}: {step.why}")
-    if not wanted:
+    if not due:
         print("nothing is to be done")
         return 0
-    here = planned_by_headers(config, wanted, known, helpers=0, seconds=None)  # this process has neither
-    as_jobs = warnings(planned_by_headers(config, wanted, known))
+    here = planned_by_headers(config, due, facts, helpers=0, seconds=None)  # a local run has neither
+    as_jobs = warnings(planned_by_headers(config, due, facts))
     more = ["", "as Slurm jobs, under their headers:", *as_jobs] if as_jobs else []
-    print("\n".join(["", *table(here, config, known), *more]))
+    print("\n".join(["", *table(here, config, facts), *more]))
     return 0
 
 
@@ -214,8 +216,8 @@ def _stages(arguments: argparse.Namespace) -> int:
     config = load_config(arguments)
     rows = [("#", "job", "command", "reads", "result")]
     for row in JOBS:
-        place = places_of(config).runs if row.place is None else place_of(config, row.name)
-        rows.append((row.number, row.name, " ".join(("r2v", *row.argv)), ", ".join(row.inputs), f"{place}/"))
+        folder = places_of(config).runs if row.place is None else place_of(config, row.name)
+        rows.append((row.number, row.name, " ".join(("r2v", *row.argv)), ", ".join(row.inputs), f"{folder}/"))
     print(text_table(rows))
     return 0
 
@@ -226,7 +228,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _audit(folder: Path, trust: bool = False, whole: bool = False) -> Verified | VerifiedStudy:
-    """Audit a folder by what it is: an evaluation's, or that of an ablation study."""
+    """Audit a folder of an evaluation or of an ablation study."""
     from r2v.evaluation.audit.verify import verify_results
     from r2v.experiments.ablation_audit import is_study, verify_ablations
 
@@ -287,14 +289,14 @@ def _pilot(arguments: argparse.Namespace) -> int:
     if (arguments.tasks is None) != (arguments.cmd is None):
         raise UsageError("--tasks and --cmd are given together: a file of tasks and the agent that plays one")
     if arguments.tasks is not None and arguments.dry_run:
-        raise UsageError("--dry-run: nobody knows what an agent will ask; teacher.max_usd bounds what it may cost")
+        raise UsageError("--dry-run: an agent's requests cannot be predicted; teacher.max_usd caps their cost")
     if arguments.dry_run:
         print(describe(config))
         return 0
-    told = pilot(config) if arguments.tasks is None else pilot_of_agent(config, arguments.tasks, arguments.cmd)
-    logger.info("pilot: %s", told.figures.verdict().advice)
-    print("\n".join(told.lines))
-    print(f"  page         {told.page}")
+    result = pilot(config) if arguments.tasks is None else pilot_of_agent(config, arguments.tasks, arguments.cmd)
+    logger.info("pilot finished: advice=%s", result.figures.verdict().advice)
+    print("\n".join(result.lines))
+    print(f"  page         {result.page}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`r2v serve` and `r2v record`: a server in front of agents, or in front of one command."""
+"""`r2v serve` and `r2v record`: a server for agents, or for one command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `serve` and `record`."""
     about = "serve a trained pair, or an LLM, to agents: requests are routed, booked and recorded, under a cap"
-    more = "Agents ask by Chat Completions, Responses or Messages, and the LLM gets it unchanged. Ctrl-C stops it."
+    more = "Agents use Chat Completions, Responses or Messages, which the LLM gets unchanged. Ctrl-C stops it."
     parser = add_word(commands, "serve", about, _act, more=more)
     parser.add_argument(
         "bundle",
@@ -29,21 +29,21 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="DIR",
         help="bundle of `r2v export`, whose pair is served (default: none)",
     )
-    parser.add_argument("--record", action="store_true", help="record the text of the sessions (default: only figures)")
+    parser.add_argument("--record", action="store_true", help="record the text of sessions (default: only figures)")
     add_llm_option(parser)
     add_config_options(parser)
     sends_keys(parser)
-    about = "run a command, and record what it asks an LLM, what that costs and whether it succeeds"
+    about = "run a command, and record its LLM requests, their cost and its success"
     more = (
-        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys name a server of its own. It succeeds if it exits "
-        "with 0, or as it posts to R2V_FEEDBACK_URL. The exit code is the command's."
+        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys point to the command's own server. It succeeds if it exits "
+        "with 0, or by its post to R2V_FEEDBACK_URL. The exit code is the command's."
     )
     record = add_word(commands, "record", about, _record, more=more)
     add_llm_option(record)
     record.add_argument("--task", metavar="ID", default="task", help="the task's id in the records (default: task)")
     add_config_options(record)
     sends_keys(record)
-    record.add_argument("command", nargs="+", metavar="CMD", help="the command and its words, behind --")
+    record.add_argument("command", nargs="+", metavar="CMD", help="the command and its arguments, after --")
 
 
 def add_llm_option(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def add_llm_option(parser: argparse.ArgumentParser) -> None:
 
 
 def llm_overrides(arguments: argparse.Namespace) -> None:
-    """Write --llm as the configuration keys that it stands for. Raises UsageError for a model of no provider."""
+    """Replace --llm by its configuration keys. Raises UsageError for a model without a provider."""
     if arguments.llm is None:
         return
     provider, colon, model = arguments.llm.partition(":")
@@ -71,12 +71,12 @@ def _act(arguments: argparse.Namespace) -> int:
     llm_overrides(arguments)
     config = load_config(arguments)
     if config.serve.shadow and arguments.bundle is None:
-        raise UsageError("serve.shadow=true: nothing decides without a bundle; name one, or leave it out")
+        raise UsageError("serve.shadow=true: without a bundle there is no router; name one, or leave it out")
     if arguments.bundle is not None and config.teacher.provider == "scripted":
         config = _with_llm_of(config, arguments.bundle)
     from r2v.serve.server import serve_until_stopped
 
-    asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_tell, bundle=arguments.bundle))
+    asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_announce, bundle=arguments.bundle))
     return 0
 
 
@@ -86,12 +86,12 @@ def _record(arguments: argparse.Namespace) -> int:
     from r2v.serve.record import record_command
 
     done = asyncio.run(record_command(arguments.command, config, task=arguments.task))
-    logger.info("  %s", done.line)
+    logger.info("  recording finished: summary=%s", done.line)
     return done.exit_code
 
 
 def _with_llm_of(config: Config, bundle: Path) -> Config:
-    """Return the configuration with the LLM that a bundle was evaluated with."""
+    """Return the configuration with the LLM of a bundle's evaluation."""
     from r2v.serve.bundle.manifest import read_bundle
     from r2v.serve.bundle.play_bundle import bundle_settings
 
@@ -104,8 +104,8 @@ def _with_llm_of(config: Config, bundle: Path) -> Config:
     return replace(config, teacher=replace(config.teacher, provider=teacher.provider, model_name=teacher.model_name))
 
 
-def _tell(place: Listening) -> None:
-    key = "$R2V_SERVE_KEY" if place.keys_file is None else f"$(cut -d' ' -f2 {place.keys_file})"
-    logger.info("serving at %s; sessions, books and log are in %s", place.url, place.folder)
-    print(f'export ANTHROPIC_BASE_URL={place.url} ANTHROPIC_API_KEY="{key}"')
-    print(f'export OPENAI_BASE_URL={place.url}/v1 OPENAI_API_KEY="{key}"', flush=True)
+def _announce(server: Listening) -> None:
+    key = "$R2V_SERVE_KEY" if server.keys_file is None else f"$(cut -d' ' -f2 {server.keys_file})"
+    logger.info("serving: url=%s folder=%s", server.url, server.folder)
+    print(f'export ANTHROPIC_BASE_URL={server.url} ANTHROPIC_API_KEY="{key}"')
+    print(f'export OPENAI_BASE_URL={server.url}/v1 OPENAI_API_KEY="{key}"', flush=True)

@@ -1,6 +1,6 @@
 """Stage commands: `r2v collect`, `r2v train_policy`, ... one for each row of COMMANDS in `r2v.pipeline.jobs`.
 
-Nothing here knows a stage by name: what a command takes and makes stands in its row.
+No stage is named here: each row defines its command's options and results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_stage(words: Sequence[str]) -> bool:
-    """Whether a command line is that of a stage."""
+    """True if a command line runs a stage."""
     return any(row.name == words[0] for row in COMMANDS) if words else False
 
 
@@ -46,11 +46,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
                 nargs="+" if flag.many else None,
                 help=flag.help,
             )
-        _add_what_the_row_allows(parser, row)
+        _add_row_options(parser, row)
         parser.set_defaults(act=_act, row=row)
 
 
-def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> None:
+def _add_row_options(parser: argparse.ArgumentParser, row: Command) -> None:
     own = phases(row)
     if row.output:
         parser.add_argument(
@@ -75,8 +75,8 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
             "--resume",
             type=Path,
             metavar="CHECKPOINT",
-            help="go on from this checkpoint, which names configuration, data and output; needs no other option "
-            "(default: begin, or go on by itself)",
+            help="resume from this checkpoint, which names configuration, data and output; needs no other option "
+            "(default: start, or resume the newest attempt)",
         )
 
 
@@ -106,48 +106,48 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     from r2v.storage.record import UNATTENDED
 
     _require_places(config, row, arguments)
-    own, made = phases(row), dict[str, "Artifact"]()
+    own, artifacts = phases(row), dict[str, "Artifact"]()
     for file_input in row.file_inputs:
         if path := getattr(arguments, file_input.name):
-            made[file_input.job] = external(path)
-    wanted = made_by(row) if len(own) == 1 or arguments.stage == "all" else (arguments.stage,)
-    rows = [as_configured(config, job(name)) for name in possible(config, wanted)]
+            artifacts[file_input.job] = external(path)
+    stage_names = made_by(row) if len(own) == 1 or arguments.stage == "all" else (arguments.stage,)
+    rows = [as_configured(config, job(name)) for name in possible(config, stage_names)]
     for item in rows:
         require_possible(item.load().sections(config))
     if UNATTENDED not in os.environ:
         require_cap(config, rows, Path())
     for item in rows:
         name = item.name
-        inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
+        inputs = {need: artifacts[need] if need in artifacts else published(config, need) for need in item.inputs}
         if row.helped and config.rollout.is_helper:
             help_job(config, item, inputs)
             continue
         output: Path | None = arguments.output if row.output else None
         with helpers(config, item, int(config.rollout.helpers) if row.helped else 0, _files(row, arguments)):
-            made[name] = run_job(
+            artifacts[name] = run_job(
                 config,
                 item,
                 inputs,
-                # A command that collects makes a new run each time; reuse is for the pipeline as a whole.
+                # The command `collect` makes a new run each time; only the whole pipeline reuses one.
                 force=arguments.force or item.place is None,
                 publish_at=output / name if output and len(own) > 1 else output,
                 stop_unready=UNATTENDED in os.environ,
             ).artifact
-    if any(job(name).shown for name in made):
+    if any(job(name).shown for name in artifacts):
         from r2v.pipeline.report import report_of
 
-        report_of(config, made)
+        report_of(config, artifacts)
     return 0
 
 
 def _files(row: Command, arguments: argparse.Namespace) -> list[str]:
-    """The options that name files to read, as they are typed for a helper."""
+    """Return the options that name files to read, as words of a helper's command line."""
     given = ((option.name, getattr(arguments, option.name)) for option in row.file_inputs)
     return [word for name, path in given if path for word in (name, str(path))]
 
 
 def _require_places(config: Config, row: Command, arguments: argparse.Namespace) -> None:
-    """Raises InputError, before anything is written, where --output names what no result can be put in place of."""
+    """Raise InputError, before anything is written, if --output names a path that a result cannot replace."""
     if config.run.base is not None:
         require_place("run.base", Path(config.run.base))
     output: Path | None = getattr(arguments, "output", None)
@@ -155,7 +155,7 @@ def _require_places(config: Config, row: Command, arguments: argparse.Namespace)
         return
     phased = len(phases(row)) > 1
     if not phased and output.exists() and not output.is_symlink():
-        raise InputError(f"--output {output}: is there already, and is no link of ours; move it away")
+        raise InputError(f"--output {output}: exists, and is no link of R2V's; move it away")
     require_place("--output", output if phased else output.parent)
 
 
@@ -179,8 +179,8 @@ def _resume(checkpoint: Path) -> int:
     config = load(folder / "config.yaml")
     if set(inputs) != set(as_configured(config, job(name)).inputs):
         raise Damaged(folder / ATTEMPT, f"it names {', '.join(sorted(inputs)) or 'no inputs'} as what {name} reads")
-    place = checkpoint.absolute().parent
-    done = run_job(config, job(name), inputs, publish_at=place if place.is_symlink() else None)
+    parent = checkpoint.absolute().parent
+    done = run_job(config, job(name), inputs, publish_at=parent if parent.is_symlink() else None)
     if not done.fresh:
-        logger.info("  %s belongs to a finished attempt; its result is in %s", checkpoint, done.artifact.folder)
+        logger.info("  attempt already finished: checkpoint=%s result=%s", checkpoint, done.artifact.folder)
     return 0

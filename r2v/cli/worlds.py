@@ -1,11 +1,11 @@
 """Commands of benchmarks' worlds: `r2v check-env`, `swebench`, `webarena`.
 
-r2v check-env my_package.shop:Shop                          # what is wrong with a benchmark, in sentences
+r2v check-env my_package.shop:Shop                          # the faults of a benchmark, in sentences
 r2v swebench install                                        # some megabytes from PyPI, a minute
 r2v swebench images --config configs/swebench/noisy.yaml    # on a node with a network, before the jobs
 r2v webarena install                                        # some 350 MB from PyPI, a minute
 r2v webarena check                                          # sites, language data, versions
-r2v webarena regrade                                        # recorded traffic by the offline grader; no site is needed
+r2v webarena regrade                                        # grade recorded traffic offline, without sites
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
 
 TRACES = Path("data/webarena/traces")
-"""Where env.options.traces has the traffic recorded unless it is told otherwise."""
+"""Default of env.options.traces, the folder of recorded traffic."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -44,7 +44,7 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         "benchmark",
         nargs="?",
         metavar="MODULE:CLASS",
-        help="the benchmark to check (default: env.benchmark of the configuration); env.options says how it is built",
+        help="the benchmark to check, built with env.options (default: env.benchmark of the configuration)",
     )
     add_config_options(parser)
     sends_keys(parser)
@@ -54,7 +54,7 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         type=whole(Range(at_least=1, at_most=10_000)),
         default=3,
         metavar="N",
-        help="tasks to play, the first of each split (default: 3)",
+        help="number of tasks to play, from the start of each split (default: 3)",
     )
 
 
@@ -68,9 +68,9 @@ def _check_env(arguments: argparse.Namespace) -> int:
     made_by = benchmark_class(spec)
     try:
         benchmark = made_by(**config.env.options)
-    except Exception as error:  # somebody else's constructor
+    except Exception as error:  # a user's constructor may raise anything
         if isinstance(error, ModuleNotFoundError) and not is_dotted(spec):
-            raise  # main names the extra that has it
+            raise  # the error boundary names the extra to install
         raise UsageError(f"{spec}: cannot be made with env.options {config.env.options}: {described(error)}") from error
     if is_dotted(spec) and declaration_problem(benchmark) is None:
         _record(replace(config, env=replace(config.env, benchmark=spec)), benchmark)
@@ -90,14 +90,14 @@ def _check_env(arguments: argparse.Namespace) -> int:
 
 
 def _record(config: Config, benchmark: Benchmark) -> None:
-    """Write the counts down for the commands that import nothing. A benchmark whose tasks cannot be split has none: the
-    check says so."""
+    """Record the task counts for commands that import nothing. A benchmark whose tasks cannot be split has none, which
+    the check reports."""
     from r2v.pipeline.plan.recorded import record, recorded
 
     try:
         record(config, benchmark)
     except (UsageError, InputError) as error:
-        logger.warning("its tasks are not recorded for dry runs: %s", error)
+        logger.warning("task counts not recorded for dry runs: error=%s", error)
         return
     if counts := recorded(config):
         tasks = ", ".join(f"{count} {split}" for split, count in counts.tasks.items() if count)
@@ -107,9 +107,9 @@ def _record(config: Config, benchmark: Benchmark) -> None:
 def _add_swebench(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "install SWE-bench's bundled instances, or make the container images of a data set"
     actions = add_words(commands, "swebench", about)
-    about = "make the bundled instances of their recipes, and what grades them"
+    about = "make the bundled instances from their recipes, and their graders"
     add_word(actions, "install", about, _install_swebench)
-    about = "make or pull the images of env.options.dataset; those there stay"
+    about = "make or pull the missing images of env.options.dataset"
     images = add_word(actions, "images", about, _make_images)
     add_config_options(images)
 
@@ -149,7 +149,7 @@ def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "install WebArena's child interpreter, check its sites, or grade recorded traffic again"
     actions = add_words(commands, "webarena", about)
     add_word(actions, "install", "make the interpreter of its worlds and graders", _install_webarena)
-    check = add_word(actions, "check", "whether the sites of a set answer, and what is installed", _check_sites)
+    check = add_word(actions, "check", "check that the sites of a set answer, and the installation", _check_sites)
     check.add_argument(
         "--site",
         metavar="NAME",
@@ -159,7 +159,9 @@ def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
     regrade.add_argument(
         "--traces", metavar="DIR", type=Path, default=TRACES, help=f"folder of recorded traffic (default: {TRACES})"
     )
-    regrade.add_argument("--out", metavar="FILE", type=Path, help="write a JSON line an episode there (default: none)")
+    regrade.add_argument(
+        "--out", metavar="FILE", type=Path, help="write one JSON line per episode to this file (default: none)"
+    )
 
 
 def _install_webarena(arguments: argparse.Namespace) -> int:
@@ -181,7 +183,7 @@ def _check_sites(arguments: argparse.Namespace) -> int:
         print(f"{'ok   ' if sound else 'fault'} {line}")
         problems += not sound
     if problems:
-        raise EnvironmentFault(f"{problems} to be mended before anything is played")
+        raise EnvironmentFault(f"{problems} faults to be mended before an episode can be played")
     return 0
 
 

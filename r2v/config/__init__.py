@@ -3,8 +3,8 @@
     config = load("configs/mrp.yaml", ["training.lr=1e-3", "policy.lora_r=32"])
     config.training.phase("bc").lr
 
-A field is documented under it; what it may hold stands in its annotation (`r2v.constraints`). `RUNTIME` fields say
-where and how something runs; they change no result and so are not part of fingerprints (`identity`).
+The docstring under a field documents it; its annotation holds its constraints (`r2v.constraints`). `RUNTIME` fields
+set where and how a stage runs; they change no result and are not part of fingerprints (`identity`).
 """
 
 from __future__ import annotations

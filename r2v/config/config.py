@@ -1,5 +1,5 @@
-"""The whole configuration, a frozen dataclass with a field for each section of the YAML file; and the content of a
-section, which decides results and so goes into fingerprints."""
+"""The whole configuration, a frozen dataclass with a field for each section of the YAML file; and the identity of a
+section, the part that decides results and goes into fingerprints."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ from r2v.errors import UsageError
 S = TypeVar("S")
 
 ELISION = "half"
-"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts
-of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
-fits."""
+"""Rule that shortens contexts beyond the limit (`r2v.policy.half_elision`): another rule changes the artifacts of
+models whose contexts may be too long. In the default context of a bundled model every conversation on the desk fits."""
 
 REMOVED_KEYS: dict[str, Any] = {
     "preference.method": "dpo",
@@ -58,7 +57,7 @@ REMOVED_KEYS: dict[str, Any] = {
     "cost.cache.lifetime": 300.0,
     **{f"perturbations.{name}.enabled": True for name in PerturbationsConfig.categories()},
 }
-"""Removed key -> its value in every configuration since, which is still part of fingerprints."""
+"""Removed key -> its fixed value, which is still part of fingerprints."""
 
 _STEMS = {
     PreferenceConfig: "preference",
@@ -68,23 +67,23 @@ _STEMS = {
 }
 """Sections with removed keys that fingerprints still hold."""
 COMPUTED = ("extra_sha256", "model_sha256")
-"""Hashes of a user's modules, which `identity` adds to what a section holds."""
+"""Hashes of a user's modules, which `identity` adds to a section's fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole configuration; config.yaml beside an artifact is one."""
+    """The whole configuration; every artifact has one as config.yaml."""
 
     prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME | EVERYDAY_KEY)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
     profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME | EVERYDAY_KEY)
-    """Settings beneath the file: for a size of model tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b; paid-small
-    for a whole pipeline below 20 USD, alone or with a size (paid-small+lora-8b). auto: the size of policy.model_name
-    where training.lr is not given; none for bundled models, and none for those of providers."""
+    """Settings that the file overrides: for a size of model tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b;
+    paid-small for a whole pipeline below 20 USD, alone or with a size (paid-small+lora-8b). auto: by the size of
+    policy.model_name unless training.lr is given; none for bundled models and those of providers."""
     seed: Seed = field(default=0, metadata=EVERYDAY_KEY)
     """Random seed of all training."""
     anyway: bool = field(default=False, metadata=RUNTIME)
-    """True: stages that ask a paid teacher begin although the cloned policy solves nothing."""
+    """True: stages that call a paid teacher start although the cloned policy solves nothing."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -121,7 +120,7 @@ class Config:
 
     @property
     def asks_provider(self) -> bool:
-        """True if either model is a provider's, so that stages that ask it are billed."""
+        """True if either model is a provider's, so that its calls are billed."""
         return self.policy.is_api or self.teacher.provider != "scripted"
 
     @property
@@ -132,7 +131,7 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSelection:
-    """Not a section: the part of `data` that decides which tasks a rollout plays, and under which perturbations."""
+    """The tasks of a rollout and their perturbations, taken from `data`; not a section of the configuration."""
 
     condition: str
     """Condition of the perturbations."""
@@ -145,7 +144,7 @@ class TaskSelection:
 
     @classmethod
     def training(cls, config: Config) -> TaskSelection:
-        """The tasks and perturbations of training."""
+        """Return the tasks and perturbations of training."""
         return cls(
             condition=config.data.condition,
             perturbation_seeds=config.data.perturbation_seeds.train,
@@ -155,7 +154,7 @@ class TaskSelection:
 
     @classmethod
     def evaluation(cls, config: Config, condition: str) -> TaskSelection:
-        """The tasks and perturbations of an evaluation under `condition`."""
+        """Return the tasks and perturbations of an evaluation under `condition`."""
         return cls(
             condition=condition,
             perturbation_seeds=config.data.perturbation_seeds.eval,
@@ -172,9 +171,9 @@ def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
 
 
 def identity(section: Any) -> Any:
-    """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that nobody gave,
-    the host of your own endpoint, and the split of the effective batch into micro-batches (only the product counts).
-    `policy.load_in_4bit=auto` is what it comes to, and a policy's contexts are shortened by a named rule."""
+    """Return a section as plain values without parts that cannot change a result: RUNTIME fields, IF_GIVEN fields at
+    their defaults, the host of a self-hosted endpoint, and the split of the effective batch into micro-batches.
+    `policy.load_in_4bit=auto` is resolved, and a policy's elision rule is added."""
     if isinstance(section, TrainingConfig):
         return {name: identity(section.phase(name)) for name in PHASES}
     if dataclasses.is_dataclass(section):
@@ -215,7 +214,7 @@ def identity(section: Any) -> Any:
 
 
 def _as_by_default(section: Any, item: dataclasses.Field[Any]) -> bool:
-    """True for an IF_GIVEN field that nobody gave: None, empty, or a section whose fields are its defaults."""
+    """True for an IF_GIVEN field at its default: None, empty, or a section of defaults."""
     if not item.metadata.get("if_given"):
         return False
     value = getattr(section, item.name)
@@ -230,8 +229,8 @@ def removed_values(section: str) -> dict[str, Any]:
 
 
 def without_added(tree: dict[str, Any], source: str) -> None:
-    """Take out of a tree of sections whatever `identity` added to their fields. Raise UsageError where a removed key
-    has another value than fingerprints hold."""
+    """Remove from a tree of sections everything that `identity` added. Raise UsageError if a removed key has another
+    value than fingerprints hold."""
     for key, value in {**REMOVED_KEYS, **{f"{name}.{added}": None for name in tree for added in COMPUTED}}.items():
         *sections, name = key.split(".")
         section: Any = tree

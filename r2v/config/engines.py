@@ -1,7 +1,6 @@
-"""Serving engines: which one answers for the policy, its pinned version, and the options that decide its results.
+"""Serving engines: their names, the pinned version, and the options that decide results.
 
-One place: what is installed (`r2v.llm.engines.install`), how it is started (`r2v.llm.engines.release`) and what goes
-into fingerprints are read from here.
+Installation (`r2v.llm.engines.install`), launch (`r2v.llm.engines.release`) and fingerprints all read them from here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LOCAL, VLLM, JOB = "local", "vllm", "job"
 """`policy.engine`: this process, or a server that the job starts; anything else is a server's URL. `teacher.engine`: a
 server that the stage starts, or a Slurm job of its own."""
 ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
-"""Environment variable with the key of somebody else's server."""
+"""Environment variable with the key of an external server."""
 VLLM_VERSION = "0.32.0"
 """The version of vLLM that R2V installs and starts."""
 VLLM_FLAGS = (
@@ -28,9 +27,9 @@ VLLM_FLAGS = (
     "--no-async-scheduling",
     "--seed=0",
 )
-"""Options that an answer depends on, beside the model, its type and its context length, which are the policy's."""
+"""Options that decide an answer; model, dtype and context length come from the policy."""
 CHAT_FLAGS = ("--generation-config=vllm", "--enable-prefix-caching", "--seed=0")
-"""The same of a server of a teacher, which is asked by chat completions."""
+"""The same for a teacher's server, which answers chat completions."""
 POOLING_FLAGS = (
     "--runner=pooling",
     "--convert=embed",
@@ -39,42 +38,41 @@ POOLING_FLAGS = (
     "--enable-lora",
     "--seed=0",
 )
-"""The same of a server that scores: it hands back the last token's hidden state as it is."""
+"""The same for a verifier's server, which returns the last token's hidden state unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRecord:
-    """What a manifest says of the engine that a stage played with: its identity, and what was really there."""
+    """A manifest's record of the engine that a stage used."""
 
     name: str
-    """vllm: servers of the stage's own; external: somebody else's."""
+    """vllm: servers that the stage started; external: a server of somebody else."""
     version: str | None = None
-    """Of vLLM."""
+    """Version of vLLM."""
     flags: tuple[str, ...] = ()
-    """Of a server of ours: the options that its answers depend on."""
+    """Options of an own server that decide its answers."""
     distribution: str | None = None
-    """Of an engine of ours: the package that it came in."""
+    """Package that an own engine was installed from."""
     models: tuple[str, ...] = ()
-    """Of somebody else's server: what it said that it serves."""
+    """Models that an external server reports."""
 
 
 def engine_identity(engine: str) -> dict[str, Any]:
-    """What of an engine decides results, for fingerprints: of a server of somebody else's only that it is one, for who
-    plans cannot ask it; the stage that plays records what it says of itself."""
+    """Return the part of an engine that decides results, for fingerprints. Of an external server it is only the kind:
+    the planner cannot query it, and the stage that uses it records its models."""
     if engine == VLLM:
         return {"name": VLLM, "version": VLLM_VERSION, "flags": list(VLLM_FLAGS)}
     return {"name": "external"}
 
 
 def server_root(engine: str) -> str:
-    """The root of a server's URL, without a last /v1 or slash."""
+    """Return the root of a server's URL, without a trailing /v1 or slash."""
     return engine.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def require_url(key: str, url: str, *, key_variable: str, others: str = "") -> None:
-    """Raise UsageError where a setting is no URL of a server, or holds a secret, which is not repeated: settings are
-    written beside every artifact. `key_variable`: the place for the key; `others`: further values that the setting may
-    have."""
+    """Raise UsageError if a setting is no URL of a server, or holds a secret, which is not repeated: settings are
+    stored with every artifact. `key_variable`: the setting for the key; `others`: further allowed values, as text."""
     holds_none = f"holds no key, user, query or fragment: name the key in {key_variable}"
     check(not re.search("[@?#]", url), key, holds_none, "a URL with one")
     try:

@@ -24,13 +24,13 @@ from r2v.constraints import (
 from r2v.extensions import is_dotted, require_name
 
 BUNDLED_PROBLEMS = "bundled"
-"""In place of a file: generated word problems."""
+"""Value of `problems.path` for generated word problems."""
 TASK_PROBLEMS = "tasks"
-"""In place of a file: states of the benchmark's training tasks."""
+"""Value of `problems.path` for states of the benchmark's training tasks."""
 UNKNOWN_TOKENS = 512
-"""Longest answer where neither the configuration nor the problems say anything, and in plans made without them."""
+"""Longest answer in tokens if neither the configuration nor the problems give one, and in plans without problems."""
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
-"""Checkers by name; any other is a path package.module:function."""
+"""Checkers by name; others are given as package.module:function."""
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
 _Hints = Annotated[int, Range(at_least=1, at_most=1000)]
 _Turns = Annotated[int, Range(at_least=1, at_most=1000)]
@@ -45,19 +45,19 @@ class ProblemsConfig:
     action and is scored by playing it; or a JSONL file of {problem, answer}; GSM8K's and MATH's files work as they
     are."""
     num_tasks: Count | None = field(default=None, metadata=IF_GIVEN)
-    """With path=tasks: training tasks that are played for their states, the first of them; None: all."""
+    """With path=tasks: number of training tasks played for their states, from the first; None: all."""
     checker: Line = "auto"
-    """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
-    your own, package.module:function (docs/extending/checker.md)."""
+    """Scoring of answers: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of your
+    own, package.module:function (docs/extending/checker.md)."""
     instructions: Line | None = field(default=None, metadata=IF_GIVEN)
-    """What the actor is told before a problem; None: to mark its final answer as the checker looks for it."""
+    """Instructions to the actor before a problem; None: to mark its final answer as the checker expects it."""
     unsafe: bool = field(default=False, metadata=RUNTIME)
-    """Dangerous: whether the program checker may run code that the model wrote without a sandbox, where it can read,
-    change and stop what you can. For machines without bubblewrap; never for models that you do not trust."""
+    """Dangerous: the program checker runs code that the model wrote without a sandbox, with all your permissions. For
+    machines without bubblewrap; never for models that you do not trust."""
     held_out: Count = 200
-    """Problems for evaluation, never trained on."""
+    """Number of problems for evaluation, never trained on."""
     count: Count = 2000
-    """Problems to train on: generated, if bundled; at most, if from a file or tasks."""
+    """Number of training problems; a maximum if they come from a file or tasks."""
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.problems", self)
@@ -82,8 +82,8 @@ class GuidanceConfig:
     """Baseline of a hint's reward: loo: mean of the other hints to the same answer (leave one out); value: a learned
     value model; batch_mean: mean of all other hints."""
     reward: Line | None = field(default=None, metadata=IF_GIVEN)
-    """How a hint is rewarded. None: the score after it less the score before it, with the terms below; or a function of
-    your own, package.module:function (docs/extending/checker.md)."""
+    """Reward of a hint. None: the score after it less the score before it, with the terms below; or a function of your
+    own, package.module:function (docs/extending/checker.md)."""
     judging: NotNegative = 0.0
     """Bonus for a hint whose verdict on the answer (right or wrong) is correct."""
     leak: NotNegative = 0.0
@@ -91,7 +91,7 @@ class GuidanceConfig:
     length: NotNegative = 0.0
     """Penalty per token of a hint."""
     sees_score: bool = False
-    """Whether the guidance is shown the answer's score."""
+    """The guidance is shown the answer's score."""
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.guidance", self)
@@ -144,18 +144,18 @@ class CriticConfig:
     batch_size: Count = 256
     """Transitions per update, over all ranks."""
     max_tokens: _Tokens = 256
-    """Tokens that the critic reads of a text, the last ones."""
+    """Maximum tokens that the critic reads of a text, from its end."""
     draws: Annotated[int, Range(at_least=0, at_most=1000)] = 1
     """Answers resampled per state for the V targets; 0: the rollout's own answers are used."""
     pessimistic: bool = False
-    """Both Q heads take the smaller of the two next values as target (clipped double Q)."""
+    """Both Q heads use the smaller of the two next values as target (clipped double Q)."""
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.critic", self)
 
     @property
     def published(self) -> bool:
-        """True if the encoder is a published one, whose files are read."""
+        """True if the encoder is a published one, loaded from files."""
         return self.model_name != "tiny"
 
 
@@ -166,7 +166,7 @@ class ReplayConfig:
     capacity: Count = 20_000
     """Transitions kept."""
     max_age: CountOrNone = 8
-    """Updates of the guidance after which a transition is no longer sampled; terminal ones always are."""
+    """Updates of the guidance after which a transition is no longer sampled; terminal ones are always sampled."""
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.replay", self)
@@ -174,23 +174,23 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalConfig:
-    """Reinforcement learning of an actor and of the guidance model that gives it hints."""
+    """Reinforcement learning of an actor and a guidance model that gives it hints."""
 
     enabled: bool = field(default=False, metadata=EVERYDAY_KEY)
-    """Whether stage 10 is part of the chain of jobs; `r2v train_hierarchical` runs it in any case."""
+    """Include stage 10 in the chain of jobs; `r2v train_hierarchical` runs it in any case."""
     start: Literal["model", "bc"] = "model"
-    """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""
+    """Initial weights of both policies: policy.model_name unchanged, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
     turns: _Turns = 2
     """Answers per problem; hints come between them. 1: no hints, plain reinforcement learning."""
     rewards: list[Annotated[float, Range()]] = field(default_factory=lambda: [0.0, 1.0])
-    """Weight of each answer's score in the actor's reward, first to last; none may be negative."""
+    """Weights of the answers' scores in the actor's reward, first to last; none may be negative."""
     iterations: Count = 100
     """Iterations: a rollout and the updates from it."""
     episodes: Count = 64
     """Problems per rollout, over all ranks."""
     group: Count = 1
-    """Episodes per problem in a rollout, each with a first answer of its own; rloo and grpo compare them."""
+    """Episodes per problem in a rollout, each with its own first answer; rloo and grpo compare them."""
     answer_tokens: _Tokens | None = None
     """Longest answer, in tokens; None: from the lengths of the file's worked solutions."""
     hint_tokens: _Tokens | None = None
@@ -208,28 +208,28 @@ class HierarchicalConfig:
     lr_warmup: CountOrNone = 0
     """Iterations over which both rates rise from 0, after the critic's warm-up."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How both rates go on from there to the last iteration: constant, or falling to 0 in a line or a cosine."""
+    """Both rates after the warm-up: constant, or decaying to 0 at the last iteration, linearly or by a cosine."""
     optimizer: Literal["adamw", "adamw_fused"] = "adamw"
-    """adamw: torch's AdamW; adamw_fused: its fused one, which needs no temporary copies of what it trains. DeepSpeed's
-    shards have an AdamW of their own."""
+    """adamw: torch's AdamW; adamw_fused: its fused one, without temporary copies of the weights. DeepSpeed's shards use
+    its own AdamW."""
     grad_clip: Positive = 1.0
     """Largest gradient norm, per network."""
     gamma: Share = 0.95
     """Discount from one answer to the next."""
     discount_weight: bool = False
-    """Whether later answers are weighted by gamma^t in the loss, as the exact gradient of the discounted return is."""
+    """Weight later answers by gamma^t in the loss, as in the exact gradient of the discounted return."""
     advantage: Literal["v_of_min", "min_v", "gae", "score", "rloo", "grpo"] = "v_of_min"
     """v_of_min: critic with an unbiased baseline; min_v: critic with ArCHer's; gae: generalised advantage estimation.
     Without a critic: score: return less the batch's mean (plain REINFORCE); rloo: return less the mean of the other
     answers to the same problem; grpo: return less their mean, over their standard deviation."""
     normalize_advantages: bool = False
-    """Whether the advantages of each policy are brought to mean 0 and standard deviation 1 in every batch."""
+    """Normalise the advantages of each policy to mean 0 and standard deviation 1 in every batch."""
     gae_lambda: Share = 0.95
     """GAE's lambda. 0: one-step TD; 1: the full return."""
     per: Literal["sequence", "token"] = "sequence"
-    """Whether the loss is averaged over sequences or over tokens."""
+    """Unit over which the loss is averaged: sequences or tokens."""
     token_baseline: bool = False
-    """Whether a learned per-token baseline is subtracted from the advantage."""
+    """Subtract a learned per-token baseline from the advantage."""
     entropy: NotNegative = 0.0
     """Coefficient of the bonus for the entropy of both policies."""
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
@@ -237,24 +237,24 @@ class HierarchicalConfig:
     critic: CriticConfig = field(default_factory=CriticConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     placement: Literal["auto", "shared", "split", "full"] = field(default="auto", metadata=RUNTIME)
-    """Where the models stand. shared: one frozen base with adapters; split: two GPUs and the CPU; full: copies."""
+    """Placement of the models. shared: one frozen base with adapters; split: two GPUs and the CPU; full: copies."""
     shards: Literal["none", "fsdp", "zero2", "zero3"] = field(default="none", metadata=RUNTIME)
     """Sharding of the language models over ranks: none; fsdp (FSDP2); zero2 or zero3 (DeepSpeed, an engine each for
     actor and guidance, needs placement=full). With one rank nothing is sharded."""
     offload: bool = field(default=False, metadata=RUNTIME)
-    """Whether with placement=full the reference and the target network are kept in CPU memory."""
+    """With placement=full: keep the reference and the target network in CPU memory."""
     micro_batch: Count | None = field(default=None, metadata=RUNTIME)
     """Rows per micro-batch; None: the memory planner's choice."""
     calibration: PathText | None = field(default=None, metadata=RUNTIME)
-    """A file written by --probe of `r2v plan` on a GPU of this kind, which corrects the memory plan."""
+    """File written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
-    """Whether layers are recomputed in backward instead of keeping activations; None: the memory planner's choice, and
-    false on a CPU, where it does not plan."""
+    """Recompute layers in backward instead of keeping activations; None: the memory planner's choice, and false on a
+    CPU, where it does not plan."""
     evaluate_every: Count = 10
     """Iterations between evaluations on the held-out problems; the last is always evaluated."""
     patience: Count | None = None
-    """Evaluations in a row without a better last answer after which training ends; None: never. The best actor is kept
-    beside the last in any case."""
+    """Consecutive evaluations without a better last answer after which training ends; None: never. The best actor and
+    the last are kept in any case."""
     save_every: Count = field(default=5, metadata=RUNTIME)
     """Iterations between checkpoints; a stopped run writes one after its current phase."""
 
@@ -295,7 +295,7 @@ class HierarchicalConfig:
 
     @property
     def longest_answer(self) -> int:
-        """`answer_tokens`, or what stands in for it where no data has been looked at."""
+        """`answer_tokens`, or `UNKNOWN_TOKENS` before the data is read."""
         return self.answer_tokens or UNKNOWN_TOKENS
 
     @property
@@ -305,5 +305,5 @@ class HierarchicalConfig:
 
     @property
     def has_critic(self) -> bool:
-        """Whether advantages come from a critic, which is then trained."""
+        """True if advantages come from a critic, which is then trained."""
         return self.advantage not in ("score", "rloo", "grpo")

@@ -2,8 +2,8 @@
 
     config = load("configs/mrp.yaml", ["training.lr=1e-3", "policy.lora_r=32"])
 
-OmegaConf merges the layers. A key that does not exist or a value that is not allowed is refused in one line that names
-the layer, the key and the nearest key or the allowed values (`r2v.config.sources`, `r2v.constraints`).
+OmegaConf merges the layers. An unknown key or a forbidden value is refused in one line that names the layer, the key
+and the nearest key or the allowed values (`r2v.config.sources`, `r2v.constraints`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     """Merge defaults, a profile, a YAML file and `key=value` overrides into a checked Config.
 
     Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value of the
-    wrong type or out of its range, and for what `r2v.config.sources` refuses.
+    wrong type or out of its range, and for input that `r2v.config.sources` refuses.
     """
     if isinstance(overrides, str | Mapping):
         raise UsageError(f"overrides: must be a list, such as ['training.lr=1e-3'], got {shown(overrides)}")
@@ -53,8 +53,8 @@ def load(path: Source = None, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_recorded(path: Path) -> Config:
-    """Return the configuration in a file that R2V wrote beside an artifact, read as by `load`. Files that say the same
-    share one object, which nobody may alter: a plan reads a file for each earlier run, nearly all of them the same."""
+    """Return the configuration in an artifact's config.yaml, read as by `load`. Equal files share one object, not to be
+    changed: a plan reads a file for each earlier run, nearly all of them equal."""
     return _recorded(YAMLFile.read(path))
 
 
@@ -81,18 +81,18 @@ def _loaded(layers: Sequence[Layer]) -> Config:
 
 
 def _profile(layers: Sequence[Layer]) -> str | None:
-    """Return the profile that a user names; None for `auto`, the first name, and for a name that there is not."""
+    """Return the profile that a user names; None for `auto` (the first name) and for unknown names."""
     named = [tree["profile"] for _, tree in layers if "profile" in tree]
     return named[-1] if named and isinstance(named[-1], str) and named[-1] in PROFILE_NAMES[1:] else None
 
 
 def assigned_keys(path: Source = None, overrides: Sequence[str] = ()) -> set[str]:
-    """The dotted keys that a file and overrides give a value. Raises UsageError as `load` does."""
+    """Return the dotted keys set by a file and overrides. Raises UsageError as `load` does."""
     return {key for source, tree in _layers(path, overrides) for key in keys_of(source, tree)}
 
 
 def _layers(path: Source, overrides: Sequence[str]) -> Iterator[Layer]:
-    """Settings as a user wrote them, the weakest first."""
+    """Yield the settings as a user wrote them, in rising precedence."""
     if isinstance(path, dict):
         yield WITHOUT_FILE, written_tree(WITHOUT_FILE, path, Config)
     elif path is not None:
@@ -109,14 +109,14 @@ def _layer(file: YAMLFile) -> Layer:
 
 @functools.cache
 def _defaults() -> Any:
-    """The tree of the defaults, to be copied before anything is merged into it."""
+    """Return the tree of the defaults; copy it before merging into it."""
     from omegaconf import OmegaConf
 
     return OmegaConf.structured(Config)
 
 
 def _merged(source: str, tree: Any, changes: dict[str, Any]) -> Any:
-    """The tree with other values. Neither is to be used again: copying the whole of it for each override is dear."""
+    """Return the tree with `changes` merged in. Both arguments are consumed: a copy for each override would be slow."""
     from omegaconf import OmegaConf
 
     def merge() -> Any:
@@ -127,16 +127,16 @@ def _merged(source: str, tree: Any, changes: dict[str, Any]) -> Any:
 
 
 def section(cls: type[S], values: dict[str, Any]) -> S:
-    """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
+    """Return one section from the plain values of `identity`. Raises UsageError as `load` does."""
     from omegaconf import OmegaConf
 
     name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
     tree = {name: copy.deepcopy(values)}
     without_added(tree, cls.__name__)
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
-    made = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
-    assert isinstance(made, cls)
-    return made
+    result = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
+    assert isinstance(result, cls)
+    return result
 
 
 def _require_assignment(override: str) -> None:
@@ -148,7 +148,7 @@ def _require_assignment(override: str) -> None:
 
 
 def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
-    """Every dotted key of the configuration, sections included."""
+    """Yield every dotted key of the configuration, sections included."""
     hints = typing.get_type_hints(cls)
     for item in dataclasses.fields(cls):
         yield stem + item.name
@@ -158,24 +158,24 @@ def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
 
 @functools.cache
 def _own_keys() -> tuple[str, ...]:
-    """The keys of `Config`."""
+    """Return the keys of `Config`."""
     return tuple(keys())
 
 
 @functools.cache
 def _mappings() -> tuple[str, ...]:
-    """Beginnings of the keys of mappings, below which a user names keys of his own."""
+    """Return the prefixes of keys inside mappings, whose names are the user's own."""
     free = [key for key, base, _ in declared(Config) if typing.get_origin(base) is dict]
     return tuple(f"{key}{end}" for key in free for end in ".[")
 
 
 def to_yaml(config: Config) -> str:
-    """The configuration as YAML that `load` accepts again."""
+    """Return the configuration as YAML that `load` accepts again."""
     return write(_plain(Config, config))
 
 
 def _plain(hint: Any, value: Any) -> Any:
-    """A field's value as plain values. A whole number in a field of a real one is written as that: 1.0."""
+    """Return a field's value as plain values. An integer in a float field becomes a float: 1.0."""
     base, _ = unwrap(hint)
     inner = typing.get_args(base) or (Any, Any)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

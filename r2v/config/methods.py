@@ -1,10 +1,8 @@
-"""The registries of methods and of ablations: every way that an evaluation can play a task, and every part that a study
-can take away, by name.
+"""The registries of evaluation methods and of ablations, by name.
 
-methods.toml is the only list of method names. `r2v.evaluation.acting.methods` says how each becomes an actor,
-`r2v.router.baselines` how the baselines score a step; both are keyed by these names and a test holds them equal. The
-rows of ablations are overrides of the configuration and nothing else; they stand in ablations.yaml, the only list of
-their names, and `r2v.experiments.ablations` makes both sides of each.
+methods.toml is the only list of method names. `r2v.evaluation.acting.methods` makes an actor of each,
+`r2v.router.baselines` holds the baselines' scores; a test keeps their names equal. Ablations are overrides of the
+configuration; ablations.yaml is the only list of their names, and `r2v.experiments.ablations` runs both sides of each.
 """
 
 from __future__ import annotations
@@ -19,30 +17,30 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One method: who chooses the actions, and what has to be there before it can play."""
+    """One evaluation method: its source of actions, and its requirements."""
 
     name: str
-    """As `evaluation.methods` and the tables spell it."""
+    """Name in `evaluation.methods` and the tables."""
     description: str
-    """What it does, in a few words."""
+    """Short description."""
     routed: bool = False
-    """Decides step by step, by a threshold on a router score, whether the LLM acts."""
+    """True if a threshold on a router score decides at each step if the LLM acts."""
     trained_router: bool = False
-    """Its score is a model that the router stage fits and stores as <name>.json."""
+    """True if its score is a model that the router stage fits and stores as <name>.json."""
     reads_probabilities: bool = False
-    """Its score is made of the proposal's token probabilities, which no API gives."""
+    """True if its score uses the proposal's token probabilities, which APIs do not return."""
     of_weights: bool = False
-    """Plays other weights of the small policy, as training left them."""
+    """True if it plays other weights of the small policy, from an earlier point of training."""
     asks_verifier: bool = False
-    """Reads the verifier's scores, whatever `router.features` says."""
+    """True if it reads the verifier's scores, with any `router.features`."""
     asks_llm: bool = True
-    """The LLM acts in at least some steps, so the provider's key is needed."""
+    """True if the LLM acts in at least some steps, so that the provider's key is needed."""
     pretrained_only: bool = False
-    """Plays models as they came: no earlier stage has to have trained anything."""
+    """True if it plays the models untrained, without any earlier stage."""
     by_default: bool = True
-    """Part of `evaluation.methods` where the configuration names none."""
+    """True if it is part of the default `evaluation.methods`."""
     in_family: bool = False
-    """Belongs to the comparisons named in advance, over which Holm's correction of p-values runs."""
+    """True if it belongs to the preregistered comparisons that Holm's correction covers."""
 
 
 _ROWS = tomllib.loads(Path(__file__).with_name("methods.toml").read_text())
@@ -50,34 +48,33 @@ METHODS: dict[str, Method] = {name: Method(name=name, **row) for name, row in _R
 """Every method, in the order of the tables."""
 
 ORACLE = "oracle_router"
-"""The method that looks ahead: it executes branches, as executed gains do."""
+"""The method with lookahead: it executes branches, as executed gains do."""
 OURS, WEAK, STRONG = "r2v", "slm_only", "llm_only"
-"""The method that the others are compared with, and the two ends of every cost-success frontier."""
+"""The method under test, and the two ends of every cost-success frontier."""
 CLONE = "slm_bc_only"
 """`WEAK` before preference training."""
 
 ROUTERS = tuple(method.name for method in METHODS.values() if method.routed)
 """Methods that decide by a threshold on a score."""
 BOUNDS = tuple(method.name for method in METHODS.values() if not method.routed)
-"""Reference rows: routers are compared with them, and they do not compete for bold type."""
+"""Reference rows, which are never set in bold type."""
 FAMILY = tuple(method.name for method in METHODS.values() if method.in_family)
-"""Methods that r2v is tested against in the family of comparisons named in advance."""
+"""Methods that r2v is tested against in the preregistered family of comparisons."""
 
 ALL_ROWS = "all"
-"""In `ablations.names`: every row, in the order of the table."""
+"""Value of `ablations.names` for every row, in table order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole. Both play
-    the same worlds."""
+    """One ablation: its overrides, and the methods compared on the ablated and the base side, on the same worlds."""
 
     name: str
-    """As `ablations.names` and the table spell it."""
+    """Name in `ablations.names` and the table."""
     description: str
     """The change, in a few words."""
     overrides: tuple[str, ...] = ()
-    """Of the ablated side."""
+    """Overrides of the ablated side."""
     shared: tuple[str, ...] = ()
     """Overrides of both sides."""
     base_method: str = "r2v"
@@ -90,19 +87,19 @@ class Ablation:
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRegistry:
-    """Every row, and what is said of several."""
+    """All ablations, the default ones, and those of learned parts."""
 
     rows: dict[str, Ablation]
-    """By name, in the order of ablations.csv."""
+    """Ablations by name, in the order of ablations.csv."""
     default: list[str]
-    """The rows of a study whose configuration names none."""
+    """Default of `ablations.names`."""
     learned_parts: dict[str, tuple[str, int]]
-    """Learned part -> the row that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
+    """Learned part -> its ablation, and +1 if that adds the part or -1 if it removes it."""
 
 
 @cache
 def registry() -> AblationRegistry:
-    """Return what ablations.yaml says. It is read on first use, for commands that need no configuration."""
+    """Return the content of ablations.yaml. It is read on first use: many commands do not need it."""
     from r2v.config.yaml_text import plain, read_file
 
     content = plain(read_file(Path(__file__).with_name("ablations.yaml")).value)

@@ -1,4 +1,4 @@
-"""Facts of models: what their tokens cost, and what the registry would say of a model that it does not know."""
+"""Facts of models: prices of tokens, and capabilities of models that the registry does not know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TokenPrice:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price per million tokens in USD, and the modelled speed behind the latencies of tables."""
+    """Price per million tokens in USD, and the modelled speed used for latencies in tables."""
 
     input: NotNegative
     """USD per million prompt tokens."""
@@ -45,16 +45,16 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class CostConfig:
-    """Prices of the small policy and the LLM where no provider's price table applies."""
+    """Prices of the small policy and the LLM if no provider's price table applies."""
 
     slm: TokenPrice = field(default_factory=lambda: TokenPrice(input=0.1, output=0.4))
-    """The small policy, on your own machine; and its verifier, which reads at the same price."""
+    """Price of the small policy on your own machine, and of its verifier."""
     llm: TokenPrice = field(default_factory=lambda: TokenPrice(input=3.0, output=12.0))
-    """The scripted teacher."""
+    """Price of the scripted teacher."""
     cache_min_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 1024
-    """Shorter prompts are not cached by the LLM's endpoint."""
+    """Minimum length of prompts that the LLM's endpoint caches, in tokens."""
     ratio: Positive = 30.0
-    """Normalised cost of an LLM step, where a step of the small policy costs 1."""
+    """Normalised cost of an LLM step; a step of the small policy costs 1."""
 
     def __post_init__(self) -> None:
         check_fields("cost", self)
@@ -72,36 +72,36 @@ class CostConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model's facts, each in place of the registry's; None: as the registry says."""
+    """A model's facts, each overriding the registry's; None: as in the registry."""
 
     temperature: _Flag | None = None
-    """Whether requests may hold a temperature and top_p, while the model does not think."""
+    """True if requests may hold a temperature and top_p, while the model does not think."""
     thinking: Annotated[str, OneOf(values=("never", "if_asked", "by_default", "always"))] | None = None
-    """When the model thinks before it answers."""
+    """Condition under which the model thinks before it answers."""
     thinking_on: Annotated[str, OneOf(values=("effort", "adaptive", "budget"))] | None = None
-    """How it is asked to think: by an effort, by thinking.type=adaptive, or by a budget of tokens."""
+    """Parameter that turns thinking on: an effort, thinking.type=adaptive, or a budget of tokens."""
     thinking_off: Annotated[str, OneOf(values=("effort", "disabled", "between_tools"))] | None = None
-    """How it is asked not to."""
+    """Parameter that turns thinking off."""
     effort: Annotated[list[Name], Distinct()] | None = None
-    """The efforts that it takes, from the least."""
+    """Allowed efforts, lowest first."""
     tools: Annotated[str, OneOf(values=("none", "everywhere", "responses"))] | None = None
     """Native tool calls: in no API, in all, or in OpenAI's Responses API alone."""
     forced_tool: _Flag | None = None
-    """Whether a request may demand that a tool is called."""
+    """True if a request may force a tool call."""
     json_schema: _Flag | None = None
-    """Whether answers can be held to a JSON schema."""
+    """True if answers can be constrained to a JSON schema."""
     responses: _Flag | None = None
-    """Whether it is asked by OpenAI's Responses API."""
+    """True if it is called through OpenAI's Responses API."""
     limit: Annotated[str, OneOf(values=("max_tokens", "max_completion_tokens"))] | None = None
-    """The name that chat completions take the reply's limit under."""
+    """Parameter of chat completions for the reply's limit."""
     min_tokens: _Tokens | None = None
-    """The least limit of a reply that it takes, in tokens."""
+    """Smallest limit of a reply that it accepts, in tokens."""
     cache: _Flag | None = None
-    """Whether prompts bear Anthropic's cache marks."""
+    """True if prompts carry Anthropic's cache marks."""
     batch: _Flag | None = None
-    """Whether it can be asked by provider batches."""
+    """True if it accepts provider batches."""
     in_turn: _Flag | None = None
-    """Whether it takes only conversations of user and assistant in turn; None: learned from its refusals."""
+    """True if user and assistant messages must alternate; None: learned from its refusals."""
     batch_price: NotNegative | None = None
     """Factor on the price in a batch; 0.5: half the price."""
     cached_price: NotNegative | None = None
@@ -119,8 +119,8 @@ class ModelFacts:
 
 
 def given_facts(key: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that are not None, in the order of `ModelFacts`. Raise UsageError naming the key for a fact
-    that there is not, and for a value that it cannot have."""
+    """Return the facts that are not None, in the order of `ModelFacts`. Raise UsageError naming the key for an unknown
+    fact or an invalid value."""
     names = [item.name for item in dataclasses.fields(ModelFacts)]
     members(key, values, names)
     check_fields(key, ModelFacts(**values))

@@ -1,4 +1,4 @@
-"""Configuration of the teacher, the small policy, and their costs."""
+"""Configuration of the teacher and the small policy."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from r2v.errors import UsageError
 from r2v.extensions import require_name
 
 PROVIDER_NAMES = ("scripted", "openai", "anthropic")
-"""What `teacher.provider` may name; anything else is a dotted path `package.module:Class`."""
+"""Named values of `teacher.provider`; any other is a dotted path `package.module:Class`."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Host names of this machine."""
 SELF_HOSTED = "http://localhost"
-"""Stands for every endpoint on a machine of one's own, where the machine must not count."""
+"""Identity of every self-hosted endpoint, since the machine must not enter fingerprints."""
 
 API_PROVIDERS = PROVIDER_NAMES[1:]
-"""Names that `policy.provider` takes beside local."""
+"""Named values of `policy.provider` other than local."""
 
 BUNDLED_NAMES = ("tiny", "toy")
-"""Models that come with R2V, by their names in `policy.model_name`."""
+"""Bundled models, by their names in `policy.model_name`."""
 
 _Variable = Text(
     longest=100,
@@ -53,100 +53,101 @@ _Variable = Text(
     secret=True,
 )
 _BOTH_SERVERS = 0.475
-"""Of a GPU's memory, what each of two servers may take at most."""
+"""Maximum share of a GPU's memory for each of two servers."""
 _Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="auto, cpu, cuda, cuda:N, mps or xpu")
 
 
 Asked = TypeVar("Asked", "TeacherConfig", "APIConfig")
 
 
-def _with_native_tools(asked: Asked) -> Asked:
-    """Return a model asked with native tools. That a model on a server of its own takes them is assumed: nothing is
-    known of it."""
-    model = asked.model if asked.base_url is None else {"tools": "everywhere", **asked.model}
-    return replace(asked, actions="tools", model=model)
+def _with_native_tools(endpoint: Asked) -> Asked:
+    """Return an endpoint that uses native tool calls. A self-hosted model, which the registry does not know, is assumed
+    to accept them."""
+    model = endpoint.model if endpoint.base_url is None else {"tools": "everywhere", **endpoint.model}
+    return replace(endpoint, actions="tools", model=model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
-    """The teacher: the LLM that demonstrates, and that the router may call."""
+    """The teacher: the LLM that demonstrates tasks and that the router may call."""
 
     provider: Spec = field(default="scripted", metadata=EVERYDAY_KEY)
-    """Who answers: scripted, the benchmark's own expert; openai; anthropic; or a provider of one's own by its dotted
+    """Provider of the teacher: scripted, the benchmark's own expert; openai; anthropic; or a custom one by its dotted
     path package.module:Class."""
     base_url: Line | None = field(default=None, metadata=EVERYDAY_KEY)
-    """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
+    """Root of another endpoint with the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
     api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY. A name that does not end in
     _API_KEY needs --allow-env on the command line."""
     model_name: Line = field(default="expert", metadata=EVERYDAY_KEY)
-    """Model name, as the provider spells it."""
+    """Model name of the provider."""
     temperature: Temperature = 0.0
     """Sampling temperature; 0: greedy."""
     max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = field(default=4096, metadata=EVERYDAY_KEY)
     """Longest reply, in tokens."""
     context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = field(default=None, metadata=IF_GIVEN)
-    """Longest prompt with its reply, in tokens of about three bytes; of a longer conversation old observations are left
-    out. None: from the model registry; without limit for a model that it lacks."""
+    """Longest prompt with its reply, in tokens of about three bytes; longer conversations lose old observations. None:
+    from the model registry; without limit for an unknown model."""
     usd_in: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million prompt tokens; None: from the model registry."""
     usd_out: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million reply tokens; None: from the model registry."""
     effort: Effort | None = field(default=None, metadata=IF_GIVEN)
-    """How much the model reasons, in the provider's own words; None: the model's default, and no word of it."""
+    """Reasoning effort, in the provider's terms; None: the model's default, and not sent."""
     thinking: Literal["enabled", "disabled"] | None = field(default=None, metadata=IF_GIVEN)
-    """Whether the model thinks before it answers; None: the model's default."""
+    """Thinking before the answer; None: the model's default."""
     thinking_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(
         default=None, metadata=IF_GIVEN
     )
-    """Tokens for thoughts, on top of `max_tokens`, and the budget of models that take one; None: 4096."""
+    """Tokens for thoughts, in addition to `max_tokens`, and the budget of models that take one; None: 4096."""
     actions: Literal["text", "json", "tools", "auto"] | None = field(default=None, metadata=IF_GIVEN)
-    """How actions come back. text: JSON that the prompt asks for; json: JSON that a schema holds to; tools: native tool
-    calls; auto: tools, json or text, the first that the model is known to take. None: text."""
+    """Form of actions in replies. text: JSON requested in the prompt; json: JSON constrained by a schema; tools: native
+    tool calls; auto: tools, json or text, the first that the model is known to support. None: text."""
     model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
-    """Facts of a model that the registry does not know, each in place of the registry's: the fields of
-    `r2v.config.model_facts.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
+    """Facts of a model that override the registry's: the fields of `r2v.config.model_facts.ModelFacts`, e.g.
+    {tools: everywhere, batch_price: 0.5}."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
-    """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
+    """Transport of requests to a provider: batch (batch API, half the price), concurrent (direct calls), or auto."""
     engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
-    """Who serves a teacher of open weights, a folder or hub model in `model_name`. vllm: a server beside each stage, on
-    the stage's GPUs (`r2v engine install` first); job: a Slurm job of its own, which begins when a stage asks and ends
+    """Server of a teacher with open weights, a folder or hub model in `model_name`. vllm: a server in each stage's job,
+    on its GPUs (`r2v engine install` first); job: a Slurm job of its own, which starts when a stage needs it and ends
     when none does (scripts/slurm/teacher.sh); or the URL of a server, whose key is read from R2V_ENGINE_KEY. None: the
     provider."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
-    """Virtual environment of that engine; None: where `r2v engine install` puts it."""
+    """Virtual environment of that engine; None: the one of `r2v engine install`."""
     max_usd: Positive | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
-    """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
+    """Hard cap in USD on a pipeline's bill, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
-    """Hard cap in USD on what all runs, stages and games of the checkout may be billed, ever. The first that names one
-    sets it for all, others must name the same or none; None: what is set (`r2v providers ledger`)."""
+    """Hard cap in USD on the bill of all runs, stages and games of the checkout, ever. The first that names one sets it
+    for all, others must name the same or none; None: the cap already set (`r2v providers ledger`)."""
     batch_size: Count | None = field(default=None, metadata=RUNTIME)
-    """Most requests in one provider batch; None: the provider's limit."""
+    """Maximum number of requests in one provider batch; None: the provider's limit."""
     max_concurrent: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=32, metadata=RUNTIME)
-    """Direct calls in flight, at most."""
+    """Maximum number of direct calls in flight."""
     max_conversations: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(
         default=None, metadata=RUNTIME
     )
-    """Most conversations at the same time where a provider is asked. None: 5000, or twice max_concurrent where all
-    calls are direct; rollout.max_conversations where worlds are a browser's, a container's or a site's."""
+    """Maximum number of concurrent conversations with a provider. None: 5000, or twice max_concurrent if all calls are
+    direct; rollout.max_conversations for worlds of a browser, a container or a site."""
     flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds that a request waits for others to share its provider batch."""
-    poll_seconds: Positive = field(default=30.0, metadata=RUNTIME)
-    """Seconds to the first poll of a provider batch; later polls are up to twenty times as far apart."""
+    poll_seconds: Positive = field(default=10.0, metadata=RUNTIME)
+    """Seconds between two polls of a provider batch, at least; longer where more than five are in flight, or one has
+    taken more than half an hour."""
     reconcile_after: Positive = field(default=600.0, metadata=RUNTIME)
-    """Seconds within which a created batch is listed: so long an unconfirmed one is searched for before it is sent
-    again."""
+    """Seconds within which a created batch appears in the provider's list: an unconfirmed one is searched for so long
+    before it is sent again."""
     preflight: bool = field(default=True, metadata=RUNTIME)
-    """One cheap call goes before the first request of a run: what it is refused for, all would be."""
+    """Send one cheap call before the first request of a run, to learn of a refusal that would hit all requests."""
     attempts: Count = field(default=4, metadata=RUNTIME)
     """Attempts of a request that fails for a passing reason, within one process."""
     outage_seconds: Positive = field(default=14_400.0, metadata=RUNTIME)
-    """Seconds that a provider which can't be reached is waited for, before the run ends with everything kept; half a
-    minute at most where it never answered."""
+    """Seconds to wait for an unreachable provider before the run ends with everything kept; at most half a minute if it
+    never answered."""
     tail: Share = field(default=0.05, metadata=RUNTIME)
-    """auto: when this share of the conversations is left, their requests are called directly."""
+    """mode=auto: share of the conversations below which the remaining requests are called directly."""
     waiting_usd_per_hour: NotNegative = field(default=1.0, metadata=RUNTIME)
-    """auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
+    """mode=auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
 
     def __post_init__(self) -> None:
         if self.engine is not None:
@@ -157,7 +158,7 @@ class TeacherConfig:
         self._check_endpoint()
 
     def _serve(self) -> None:
-        """Fill in what a served teacher is: a model on a machine of one's own, whose tokens nobody bills."""
+        """Set provider, endpoint and prices of a served teacher: a self-hosted model without a bill."""
         fits = self.provider in ("scripted", "openai")
         check(fits, "teacher.provider", "is openai where teacher.engine serves", self.provider)
         url = f"{SELF_HOSTED}/v1"
@@ -177,11 +178,11 @@ class TeacherConfig:
         return ModelFacts(**self.model)
 
     def with_native_tools(self) -> TeacherConfig:
-        """Return it calling tools natively, as the conversations of other agents have it."""
+        """Return the teacher with native tool calls, the form of other agents' conversations."""
         return _with_native_tools(self)
 
     def require_judge(self) -> None:
-        """Raises UsageError where this teacher cannot judge: a scripted expert knows the answers."""
+        """Raise UsageError for a teacher that cannot judge: a scripted expert is no LLM."""
         if self.provider == "scripted":
             raise UsageError(
                 "verifier.mode=llm_judge: a judge needs an LLM; set teacher.provider to openai, anthropic or a "
@@ -198,11 +199,11 @@ class TeacherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class APIConfig:
-    """A small model that R2V asks and does not train; each key as `teacher` has it. How requests are sent, and the
-    caps on spending, are `teacher`'s for both models."""
+    """A small model behind an API, which R2V does not train; keys as in `teacher`. Transport and spending caps are
+    `teacher`'s for both models."""
 
     base_url: Line | None = None
-    """Root of another endpoint, or of a server of one's own; None: the provider's."""
+    """Root of another endpoint or a self-hosted server; None: the provider's."""
     api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
     temperature: Temperature = 0.0
@@ -216,13 +217,13 @@ class APIConfig:
     usd_out: NotNegative | None = None
     """USD per million reply tokens; None: from the model registry."""
     effort: Effort | None = None
-    """How much the model reasons; None: its default."""
+    """Reasoning effort; None: the model's default."""
     thinking: Literal["enabled", "disabled"] | None = None
-    """Whether it thinks before it answers; None: its default."""
+    """Thinking before the answer; None: the model's default."""
     thinking_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = None
     """Tokens for thoughts; None: 4096."""
     actions: Literal["text", "json", "tools", "auto"] | None = None
-    """How actions come back; None: text."""
+    """Form of actions in replies; None: text."""
     model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
     """Facts of the model, as teacher.model."""
 
@@ -234,35 +235,35 @@ class APIConfig:
 
 
 def endpoint_identity(base_url: str) -> str:
-    """What of an endpoint decides which model answers: a vendor's URL; but SELF_HOSTED for a machine of one's own
+    """Return the part of an endpoint that decides results: a vendor's URL, but SELF_HOSTED for a self-hosted server
     (localhost, a bare host name, a private address), which moves from job to job while `model_name` stays."""
     host = urlsplit(base_url).hostname or ""
     try:
         is_own = ip_address(host).is_private
-    except ValueError:
+    except ValueError:  # a host name
         is_own = "." not in host or host.endswith((".local", ".internal", ".localdomain"))
     return SELF_HOSTED if is_own else base_url.rstrip("/")
 
 
 PROMPT_VERSION = 2
-"""2: actions are calls in the chat template's own form, where it has one. A new version trains again."""
+"""2: actions are calls in the chat template's own form, if it has one. A new version changes fingerprints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The policy: the small model, distilled by R2V or asked through an API as it is."""
+    """The policy: the small model, distilled by R2V or called through an API."""
 
     provider: Spec | None = field(default=None, metadata=IF_GIVEN | EVERYDAY_KEY)
-    """Who answers for the small model: local, or None, weights of its own, which R2V trains; openai, anthropic or a
-    provider by its dotted path, an API's or a server's model, which is not trained."""
+    """Provider of the small model: local or None, weights that R2V trains; openai, anthropic or a custom one by its
+    dotted path, a model of an API or server, which is not trained."""
     api: APIConfig = field(default_factory=APIConfig, metadata=IF_GIVEN)
-    """How a provider's model is asked."""
+    """Endpoint and sampling of a provider's model."""
     model_name: PathText = field(default="tiny", metadata=EVERYDAY_KEY)
-    """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
-    or a hub name; of a provider, its name for the model."""
+    """tiny (the bundled student), toy (the bundled model for hierarchical training's word problems), a local directory,
+    or a hub name; with a provider, its name of the model."""
     revision: Line | None = field(default=None, metadata=RUNTIME)
     """Commit, branch or tag of a hub model; None: the commit of its main branch in the hub's cache, else the newest.
-    `run_all` writes the commit into the chain. Its files, and not its name, are in every fingerprint."""
+    `run_all` pins the commit in the chain. Fingerprints hold the model's files, not its name."""
     lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = field(default=0, metadata=EVERYDAY_KEY)
     """LoRA rank; 0: all weights are trained."""
     lora_alpha: Count | None = None
@@ -272,39 +273,39 @@ class PolicyConfig:
     load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = field(
         default=False, metadata=EVERYDAY_KEY
     )
-    """Load the frozen base in 4 bits (nf4): true, false, or auto: under adapters, where bitsandbytes is installed."""
+    """Load the frozen base in 4 bits (nf4): true, false, or auto: with adapters, if bitsandbytes is installed."""
     max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = field(default=640, metadata=EVERYDAY_KEY)
     """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type. For
-    hierarchical training: auto is bfloat16 on a GPU, but for the smallest models; trained weights stay float32."""
+    """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type. In
+    hierarchical training, auto is bfloat16 on a GPU, except for the smallest models; trained weights stay float32."""
     tools: Literal["auto", "none"] | None = field(default=None, metadata=IF_GIVEN)
-    """Whether the model is told the benchmark's tools in every prompt, by its chat template or in a system prompt: auto
-    or none; None: auto, and for a bundled model, which was made without, none."""
+    """Tools in every prompt: auto, the benchmark's, by the chat template or in a system prompt; or none. None: auto;
+    none for a bundled model, which was trained without."""
     enable_thinking: bool | None = field(default=None, metadata=IF_GIVEN)
     """Value of `enable_thinking` for chat templates that read it (Qwen 3.x, GLM, Nemotron), in training and acting. R2V
     teaches actions without thoughts, so a thought that the template opens is closed empty under either value. None:
     false; a bundled model's template reads none."""
     device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
-    """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
+    """Torch device, such as cpu or cuda:1; auto: a GPU if there is one."""
     engine: Annotated[str, Text(longest=500)] = LOCAL
-    """Who answers for the policy where it plays, and draws where it is trained by its own draws (hierarchical). local:
-    this process; vllm: servers that the stage starts, one on each GPU (`r2v engine install` first); or the URL of such
-    a server, whose key is read from R2V_ENGINE_KEY. The same bytes on every run are promised for the bundled student
-    under local; elsewhere keyed draws and replay."""
+    """Inference engine of the policy in rollouts, and for samples in hierarchical training. local: this process; vllm:
+    servers that the stage starts, one on each GPU (`r2v engine install` first); or the URL of such a server, whose key
+    is read from R2V_ENGINE_KEY. Runs are byte-identical for the bundled student with local; otherwise sampling is keyed
+    and can be replayed."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
-    """Virtual environment of the engine; None: where `r2v engine install` puts it."""
+    """Virtual environment of the engine; None: the one of `r2v engine install`."""
     engine_memory: Annotated[float, Range(above=0, at_most=0.95)] = field(default=0.5, metadata=RUNTIME)
-    """engine=vllm: share of each GPU's memory that a server takes. The verifier stays in the stage's own process and
-    has to fit into the rest, or is served too and takes as much again (engine_verifier)."""
+    """engine=vllm: share of each GPU's memory for a server. The verifier stays in the stage's process and has to fit
+    into the rest, or is served too and needs the same share again (engine_verifier)."""
     engine_verifier: bool = False
-    """engine=vllm: whether the verifier and its folds are served too, as adapters of a second server on each GPU."""
+    """engine=vllm: serve the verifier and its folds too, as adapters of a second server on each GPU."""
 
     def __post_init__(self) -> None:
         if self.provider is not None:
             require_name("policy.provider", self.provider, (LOCAL, *API_PROVIDERS))
         object.__setattr__(self, "provider", None if self.provider == LOCAL else self.provider)
-        # One form in every fingerprint, and none in those of the bundled models, whose artifacts know no such key.
+        # One form in every fingerprint, and none for bundled models, whose artifacts precede these keys.
         is_bundled = self.model_name in BUNDLED_NAMES or self.is_api
         object.__setattr__(self, "tools", None if is_bundled else self.tools or "auto")
         object.__setattr__(self, "enable_thinking", None if is_bundled else self.enable_thinking or False)
@@ -335,20 +336,20 @@ class PolicyConfig:
 
     @property
     def is_api(self) -> bool:
-        """True for a model that is asked as it is, through an API."""
+        """True for a model behind an API, which is not trained."""
         return self.provider is not None
 
     def as_endpoint(self, teacher: TeacherConfig) -> TeacherConfig:
-        """An API model as what is asked, in the way that requests to this teacher are sent."""
-        asked = {one.name: getattr(self.api, one.name) for one in fields(self.api)}
-        return replace(teacher, provider=str(self.provider), model_name=self.model_name, engine=None, **asked)
+        """Return an API model as an endpoint, with the transport of this teacher's requests."""
+        own = {item.name: getattr(self.api, item.name) for item in fields(self.api)}
+        return replace(teacher, provider=str(self.provider), model_name=self.model_name, engine=None, **own)
 
     def with_native_tools(self) -> PolicyConfig:
-        """Return it with an API model that calls tools natively, as the conversations of other agents have it."""
+        """Return the policy with native tool calls of its API model, the form of other agents' conversations."""
         return replace(self, api=_with_native_tools(self.api))
 
     def require_servable(self) -> None:
-        """Raises UsageError where `engine` is not local and cannot serve such a policy."""
+        """Raise UsageError if `engine` is not local and cannot serve this policy."""
         if self.engine == LOCAL:
             return
         problem = (
@@ -365,11 +366,11 @@ class PolicyConfig:
         check(problem is None, "policy.engine", f"cannot serve this policy: {problem}", self.engine)
 
     def trained(self) -> PolicyConfig:
-        """What training depends on: not who answers for the policy later."""
+        """Return the fields that training depends on, without the engine."""
         return replace(self, engine=LOCAL, engine_verifier=False)
 
     def require_trainable(self) -> None:
-        """Raises UsageError where these weights cannot be trained."""
+        """Raise UsageError if the weights cannot be trained."""
         if self.is_api:
             raise UsageError(
                 f"policy.provider={self.provider}: {self.model_name} is asked as it is, and this stage trains or "
@@ -385,13 +386,13 @@ class PolicyConfig:
 
     @property
     def prompt_version(self) -> int | None:
-        """Version of the form in which the model is told tools, for fingerprints; None where it is told none."""
+        """Version of the prompt form with tools, for fingerprints; None without tools."""
         return PROMPT_VERSION if self.tools == "auto" else None
 
     @property
     def in_4bit(self) -> bool:
-        """`load_in_4bit`, `auto` resolved. What is installed decides, and not the machine that asks: the login node
-        that plans, the job that trains and the one that evaluates have to come to the same fingerprint."""
+        """`load_in_4bit` with `auto` resolved by the installed packages, not by the machine's GPU: the login node that
+        plans and the jobs that train and evaluate must come to the same fingerprint."""
         if self.load_in_4bit != "auto":
             return self.load_in_4bit is True
         adapted = self.lora_r > 0 and self.model_name not in BUNDLED_NAMES

@@ -1,7 +1,7 @@
 """The configuration reference: every key with its type, default, allowed values and meaning.
 
-Nothing is written here twice: types, defaults and constraints are read from the declarations that `load` enforces,
-meanings from the docstrings under the fields.
+Types, defaults and constraints are read from the declarations that `load` enforces, meanings from the docstrings under
+the fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READERS = {
     "cluster": "### Keys of where and how it runs",
     "research": "### Keys of research",
 }
-"""Reader -> the heading of its table. Those of the cluster change no result."""
+"""Reader -> heading of its table. Keys of the cluster change no result."""
 _SENTENCE = re.compile(r"(?<=[\w)`][\w)`])\.\s")
 
 
@@ -33,29 +33,29 @@ class ConfigKey:
     """One key of the configuration."""
 
     key: str
-    """Dotted, as `--overrides` takes it."""
+    """Dotted key, as in `--overrides`."""
     type: str
-    """In words, such as list of int."""
+    """Type as text, such as list of int."""
     default: str
-    """As YAML."""
+    """Default as YAML."""
     allowed: str
-    """In words; empty where the type says all."""
+    """Allowed values as text; "" if the type says all."""
     meaning: str
     """The docstring under the field."""
     runtime: bool
-    """True if it changes no result, and so is in no fingerprint."""
+    """True if it changes no result and is in no fingerprint."""
     reader: str
-    """Who sets it: one of `READERS`."""
+    """The people who set it: one of `READERS`."""
 
 
 def reference() -> list[ConfigKey]:
-    """Every key, in the order of the sections."""
+    """Return every key, in the order of the sections."""
     return list(_of(Config, Config(), ""))
 
 
 def markdown(*, short: bool = False) -> str:
-    """Return the reference in Markdown, a table for each of `READERS`. If short, with the first sentence of each
-    meaning, as docs/configuration.md has them."""
+    """Return the reference in Markdown, a table for each of `READERS`; if `short`, with the first sentence of each
+    meaning, as in docs/configuration.md."""
     rows = reference()
     return "\n\n".join(
         f"{title}\n\n{_table([row for row in rows if row.reader == reader], short=short)}"
@@ -96,7 +96,7 @@ def _of(cls: type, values: Any, stem: str) -> Iterator[ConfigKey]:
 def _allowed(base: Any, constraints: tuple[Constraint, ...]) -> str:
     if typing.get_origin(base) is Literal:
         return ", ".join(map(str, typing.get_args(base)))
-    texts = [one.text for one in constraints]
+    texts = [constraint.text for constraint in constraints]
     if typing.get_origin(base) is list:
         inner = _allowed(*unwrap(typing.get_args(base)[0]))
         texts += [f"each {inner}"] if inner else []
@@ -109,7 +109,7 @@ def _type(base: Any) -> str:
         return "one of"
     if origin is list:
         return f"list of {_type(unwrap(inner[0])[0])}"
-    return "mapping" if origin is dict else getattr(base, "__name__", " or ".join(one.__name__ for one in inner))
+    return "mapping" if origin is dict else getattr(base, "__name__", " or ".join(part.__name__ for part in inner))
 
 
 def _plain(value: Any) -> str:
@@ -119,10 +119,10 @@ def _plain(value: Any) -> str:
 
 
 def _docstrings(cls: type) -> dict[str, str]:
-    """Field -> the docstring under it, on one line; fields of base classes included."""
-    found: dict[str, str] = {}
-    for one in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+    """Return field -> the docstring under it, on one line; fields of base classes included."""
+    docs: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for item, following in zip(body.body, body.body[1:], strict=False):
             if (
@@ -131,5 +131,5 @@ def _docstrings(cls: type) -> dict[str, str]:
                 and isinstance(following, ast.Expr)
                 and isinstance(following.value, ast.Constant)
             ):
-                found[item.target.id] = " ".join(str(following.value.value).split())
-    return found
+                docs[item.target.id] = " ".join(str(following.value.value).split())
+    return docs

@@ -1,13 +1,13 @@
 """Configuration sources: a YAML file or a `key=value` override, read as a tree of plain values and references.
 
-What a user types is refused here before anything is made of it: what `r2v.config.yaml_text` refuses, `???` in place of
-a value, and every interpolation but two:
+User input is checked here first: YAML that `r2v.config.yaml_text` refuses, `???` in place of a value, and every
+interpolation but two are errors:
 
     ${data.num_episodes}      the value of another key
     ${oc.env:SCRATCH}         an environment variable that names a place, a user or a machine
 
-The resolved configuration is written beside every artifact and into manifests, so no variable that may hold a secret
-is ever read into it: keys are named by `teacher.api_key_env` and read where they are used.
+The resolved configuration is stored with every artifact and in manifests, so no variable that may hold a secret is
+read into it: `teacher.api_key_env` names the key's variable, which is read only where it is used.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class YAMLFile:
-    """A file as it was read. Files that say the same are equal."""
+    """A file's path and text. Files with the same text are equal."""
 
     path: Path = field(compare=False)
-    """Named in errors, and no part of its identity."""
+    """Path for error messages, not compared."""
     text: str
-    """Its content."""
+    """The content."""
 
     @classmethod
     def read(cls, path: Path) -> YAMLFile:
-        """Return the file. Raise UsageError naming it where it cannot be read."""
+        """Return the file. Raise UsageError naming it if it cannot be read."""
         try:
             return cls(path, file_text(path))
         except InputError as error:
@@ -56,19 +56,19 @@ class YAMLFile:
 
 
 def file_tree(file: YAMLFile, section: type) -> dict[str, Any]:
-    """Return the tree of a file as `section` declares its types. Raise UsageError naming the file."""
+    """Return the tree of a file with the types that `section` declares. Raise UsageError naming the file."""
     return written_tree(str(file.path), read(file.text, file.path).mapping(), section)
 
 
 def written_tree(source: str, written: dict[str, Any], section: type) -> dict[str, Any]:
-    """Return a tree that was read, as `section` declares its types. Raise UsageError naming the source."""
+    """Return a parsed tree with the types that `section` declares. Raise UsageError naming the source."""
     tree: dict[str, Any] = as_type(written, section)
     _require_plain(source, tree)
     return tree
 
 
 def override_tree(source: str, override: str, section: type) -> dict[str, Any]:
-    """Return the tree of one `key=value` as `section` declares its types. Raise UsageError naming the source."""
+    """Return the tree of one `key=value` with the types that `section` declares. Raise UsageError naming the source."""
     if len(override) > LARGEST_FILE:
         raise UsageError(f"{source[:80]}...: has {len(override)} characters, at most {LARGEST_FILE} are read")
     key, _, text = override.partition("=")
@@ -79,14 +79,14 @@ def override_tree(source: str, override: str, section: type) -> dict[str, Any]:
 
 
 def _names(key: str) -> list[str]:
-    """Names of a dotted key; one with dots of its own stands in brackets: `perturbations.extra[my.fog:FOG].prob`."""
+    """Return the parts of a dotted key; a part with dots is in brackets: `perturbations.extra[my.fog:FOG].prob`."""
     if "[" not in key:
         return key.split(".")
     return [bracketed or plain for bracketed, plain in re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", key)]
 
 
 def understood(source: str, read: Callable[[], T], keys: Collection[str]) -> T:
-    """Return the result of `read`. Raise one UsageError naming the source for whatever OmegaConf raises, documented or
+    """Return the result of `read`. Raise one UsageError naming the source for every error of OmegaConf, documented or
     not, with the nearest of `keys` for an unknown one."""
     from omegaconf.errors import OmegaConfBaseException
 
@@ -106,23 +106,23 @@ def understood(source: str, read: Callable[[], T], keys: Collection[str]) -> T:
 
 
 def require_shapes(source: str, tree: Any, changes: dict[str, Any], stem: str = "") -> None:
-    """Raise UsageError naming the key where a list, a mapping or a single value stands for another of these; OmegaConf
-    would not, or not in words of the user's."""
+    """Raise UsageError naming the key if a list, a mapping or a single value replaces another of these kinds: OmegaConf
+    accepts some of them, and its messages on the others are unclear."""
     from omegaconf import OmegaConf
 
     for key, given in changes.items():
         if key not in tree or OmegaConf.is_interpolation(tree, key):
             continue
-        known = tree._get_node(key)
+        node = tree._get_node(key)
         single = isinstance(given, str | int | float) and "${" not in str(given)
-        if OmegaConf.is_dict(known) and (single or isinstance(given, list)):
+        if OmegaConf.is_dict(node) and (single or isinstance(given, list)):
             kind = "the list " if isinstance(given, list) else ""
             raise UsageError(f"{source}: {stem}{key}: must be keys with values, got {kind}{shown(given)}")
-        if OmegaConf.is_list(known) and (single or isinstance(given, dict)):
+        if OmegaConf.is_list(node) and (single or isinstance(given, dict)):
             remedy = f", such as {stem}{key}=[{shown(given)}]" if single else ""
             raise UsageError(f"{source}: {stem}{key}: must be a list{remedy}, got {shown(given)}")
-        if OmegaConf.is_dict(known) and isinstance(given, dict):
-            require_shapes(source, known, given, f"{stem}{key}.")
+        if OmegaConf.is_dict(node) and isinstance(given, dict):
+            require_shapes(source, node, given, f"{stem}{key}.")
 
 
 def _require_plain(source: str, tree: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def _require_plain(source: str, tree: dict[str, Any]) -> None:
 
 
 def keys_of(source: str, tree: dict[str, Any]) -> set[str]:
-    """Return the dotted keys that a tree gives values."""
+    """Return the dotted keys that a tree sets."""
     return {key for key, _ in _leaves(source, tree)}
 
 
@@ -172,16 +172,16 @@ def _require_allowed(source: str, key: str, match: re.Match[str]) -> None:
 
 @functools.cache
 def synonyms() -> dict[str, list[str]]:
-    """Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
+    """Return the last part of a key in other tools -> the last parts of R2V's keys, most likely first."""
     return dict(plain(read_file(Path(__file__).with_name("synonyms.yaml")).value))
 
 
 _MOST = 3
-"""Keys that a hint names."""
+"""Maximum number of keys in a hint."""
 
 
 def key_hint(key: str, keys: Collection[str]) -> str:
-    """Return "did you mean ...?" for a dotted key that is none of `keys`, or a few of them where none is near.
+    """Return "did you mean ...?" for a dotted key that is not in `keys`, or a few of them if none is near.
 
     >>> key_hint("training.learning_rate", ["training", "training.lr", "training.warmup_ratio"])
     'did you mean training.lr?'
@@ -201,7 +201,7 @@ def key_hint(key: str, keys: Collection[str]) -> str:
 
 
 def _section(stem: str, keys: Collection[str]) -> str:
-    """The section that a key names, its spelling put right, with the dot behind it; "" for the top level."""
+    """Return the section that a key names, spelling corrected, with a trailing dot; "" for the top level."""
     if not stem:
         return ""
     sections = sorted({other.rpartition(".")[0] for other in keys} - {""})

@@ -30,19 +30,19 @@ from r2v.extensions import require_name, source_sha256
 INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
 """Every family of prompt injection."""
 WITHOUT_SEVERITY = ("stale_observation", "shuffled_dom", "prompt_injection")
-"""Categories that a severity would not change; `r2v.perturb` is tested against it."""
+"""Categories without a severity; a test keeps `r2v.perturb` equal."""
 _NO_SEVERITY = 0.5
 """The default of `severity`."""
 PerturbationMode = Literal["explicit_transient", "explicit_permanent", "implicit_transient", "implicit_permanent"]
-"""Whether the agent is told that something is wrong, and whether that lasts to the end of the episode (after ToolMaze,
-arXiv 2606.05806)."""
+"""Visibility of a fault to the agent (explicit, implicit), and its duration: to the end of the episode (permanent) or
+not (transient); after ToolMaze, arXiv 2606.05806."""
 MODES: dict[str, tuple[PerturbationMode, ...]] = {
     "tool_error": ("explicit_transient", "explicit_permanent"),
     "tool_timeout": ("explicit_transient", "explicit_permanent"),
     "partial_observation": ("explicit_transient", "implicit_transient"),
     "schema_drift": ("implicit_permanent", "explicit_permanent"),
 }
-"""Categories with a choice of modes, the default first. Every other category has one."""
+"""Categories with several modes, the default first. Other categories have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +80,15 @@ class DataConfig:
     condition: Literal["clean", "noisy"] = field(default="noisy", metadata=EVERYDAY_KEY)
     """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
     num_episodes: Count | None = field(default=None, metadata=EVERYDAY_KEY)
-    """Training tasks that a collection plays, per seed; None: all."""
+    """Number of training tasks of a collection, per seed; None: all."""
     seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY_KEY)
     """Collection seeds; every task is played once per seed."""
     runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=EVERYDAY_KEY)
-    """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
+    """Ids of the runs to train on; empty: this pipeline's run, else the latest finished one."""
     split_seed: Seed = 0
     """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""
     split_by: Literal["task_id", "template_id"] = "task_id"
-    """What the split keeps together: a task, or all tasks of a template."""
+    """Unit that the split keeps together: a task, or all tasks of a template."""
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
     def __post_init__(self) -> None:
@@ -97,12 +97,12 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How a collection run is stored; nothing here changes an episode."""
+    """Storage of a collection run; no key here changes an episode."""
 
     id: Name | None = field(default=None, metadata=RUNTIME)
     """Id of a run to continue; None: a new run, or the unfinished one of this configuration."""
     base: PathText | None = field(default=None, metadata=RUNTIME)
-    """Folder that the run is made in; None: data/runs."""
+    """Parent folder of the run; None: data/runs."""
     tags: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Tags to find the run by."""
     notes: Annotated[str, Text(longest=10_000, empty=True, lines=True)] = field(default="", metadata=RUNTIME)
@@ -114,10 +114,10 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryConfig:
-    """One category of perturbation. Each eligible step is hit independently with probability `prob`."""
+    """One category of perturbation. Each eligible step is perturbed independently with probability `prob`."""
 
     prob: Share = 0.0
-    """Probability that an eligible step is hit; 0 leaves the category out."""
+    """Probability that an eligible step is perturbed; 0 leaves the category out."""
     severity: Share = 0.5
     """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
     and prompt_injection have none: there it cannot be changed."""
@@ -128,14 +128,14 @@ def _category(prob: float, severity: float = 0.5) -> Any:
 
 
 def _later() -> Any:
-    """A category that came after artifacts were made: it enters fingerprints where it is used."""
+    """Return the field of a category added later: it enters fingerprints only if used, so that earlier ones hold."""
     return field(default_factory=CategoryConfig, metadata=IF_GIVEN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationsConfig:
-    """The perturbations and how often they occur. Categories compose in this order; at most one that replaces the
-    observation or the call hits a step."""
+    """The perturbations and their probabilities. Categories compose in this order; a step gets at most one that
+    replaces the observation or the call."""
 
     tool_error: CategoryConfig = _category(0.10)
     """The tool call returns an error and does nothing; a retry works (severity: probability of a second error), or
@@ -150,26 +150,26 @@ class PerturbationsConfig:
     shuffled_dom: CategoryConfig = _category(0.0)
     """The rows of a page change places."""
     renumbered_dom: CategoryConfig = _later()
-    """The elements of a page bear each other's identifiers, and calls mean those (severity: share of them)."""
+    """The elements of a page swap identifiers, and calls refer to the swapped ones (severity: share of them)."""
     distractor: CategoryConfig = _category(0.20)
     """Look-alike rows with other identifiers are added (severity: from one to four of them)."""
     prompt_injection: CategoryConfig = _category(0.20)
     """An instruction is planted in untrusted text, with a canary that shows whether it was obeyed."""
     schema_drift: CategoryConfig = _later()
-    """Fields of pages and arguments of calls bear other names, from the first hit on (severity: share of names)."""
+    """Fields of pages and arguments of calls are renamed, from the first hit on (severity: share of names)."""
     value_corruption: CategoryConfig = _later()
-    """Numbers, dates and units on a page are plausibly wrong, and nothing says so (severity: share of them)."""
+    """Numbers, dates and units on a page are plausibly wrong, without a marker (severity: share of them)."""
     goal_typo: CategoryConfig = _category(0.0)
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)
     """Simulated seconds are added; the text is unchanged (severity: up to twenty seconds at 1)."""
     extra: dict[str, CategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
-    """Categories of one's own by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they
-    compose after the bundled ones, in this order (docs/extending/perturbation.md)."""
+    """Custom categories by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they compose
+    after the bundled ones, in this order (docs/extending/perturbation.md)."""
     modes: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
-    """Category -> another mode than its own. tool_error and tool_timeout: explicit_permanent (a tool that failed once
-    fails to the end); partial_observation: implicit_transient (each line is lost with probability `severity`, without
-    a marker); schema_drift: explicit_permanent (pages say so)."""
+    """Category -> a mode other than its default. tool_error and tool_timeout: explicit_permanent (a tool that failed
+    once fails to the end); partial_observation: implicit_transient (each line is lost with probability `severity`,
+    without a marker); schema_drift: explicit_permanent (pages announce it)."""
     held_out: Annotated[list[Spec], Distinct(empty=True)] = field(default_factory=lambda: ["stale_observation"])
     """Categories held out of training and calibration; the `shift` condition adds them."""
     held_out_families: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
@@ -179,7 +179,7 @@ class PerturbationsConfig:
     def __post_init__(self) -> None:
         for path in self.extra:
             require_name("perturbations.extra", path, ())
-        _ = self.extra_sha256  # a module that cannot be found is refused here
+        _ = self.extra_sha256  # raises for a missing module
         members("perturbations.modes", self.modes, MODES)
         check_fields("perturbations", self)
         members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
@@ -197,11 +197,11 @@ class PerturbationsConfig:
 
     @functools.cached_property
     def extra_sha256(self) -> dict[str, str]:
-        """The content of the module of each category of one's own, so that an edited one makes new artifacts."""
+        """Hash of the module of each custom category, so that an edit makes new artifacts."""
         return {path: source_sha256("perturbations.extra", path) for path in self.extra}
 
     def _require_mode(self, name: str, mode: PerturbationMode) -> None:
-        """Raise UsageError for a mode that the category does not have, and for a severity that it does not read."""
+        """Raise UsageError for a mode that the category lacks, or a severity that the mode ignores."""
         allowed, severity = MODES[name], getattr(self, name).severity
         check(mode in allowed, f"perturbations.modes.{name}", f"must be one of {', '.join(allowed)}", mode)
         fails_to_the_end = name in ("tool_error", "tool_timeout") and mode == "explicit_permanent"
@@ -214,12 +214,12 @@ class PerturbationsConfig:
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
-        """Names of the bundled categories, in the order of composition."""
+        """Return the names of the bundled categories, in the order of composition."""
         later = ("extra", "modes", "held_out", "held_out_families")
         return tuple(f.name for f in dataclasses.fields(cls) if f.name not in later)
 
     def active(self, condition: str) -> dict[str, CategoryConfig]:
-        """The categories in force under clean, noisy (what training may see) or shift (held-out ones too)."""
+        """Return the active categories under clean, noisy (without held-out ones) or shift (with them)."""
         if condition == "clean":
             return {}
         named = {**{name: getattr(self, name) for name in self.categories()}, **self.extra}
@@ -230,16 +230,16 @@ class PerturbationsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbConfig:
-    """How noisy training data is made from stored episodes."""
+    """Construction of noisy training data from stored episodes."""
 
     constructions: Annotated[list[Name], Distinct(empty=True)] = field(
         default_factory=lambda: ["annotate", "insert", "reroll"]
     )
     """annotate: edit the recorded observations; insert: add failed calls and their retries; reroll: the teacher plays
     again in the perturbed environment (costs teacher calls). replace, for the ablation offline_replacement alone: edit
-    and replace the observations and keep actions that rested on what is gone, which teaches invention."""
+    and replace the observations and keep actions based on removed text, which teaches invention."""
     include_clean: bool = True
-    """Whether the clean episodes are kept beside the perturbed ones."""
+    """Keep the clean episodes in addition to the perturbed ones."""
 
     def __post_init__(self) -> None:
         check_fields("perturb", self)

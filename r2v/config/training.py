@@ -47,7 +47,7 @@ class PhaseConfig:
     weight_decay: Share | None = None
     """AdamW's decoupled weight decay; None: training.weight_decay."""
     max_examples: Count | None = None
-    """Most examples to train on, drawn by key; None: all."""
+    """Maximum number of training examples, sampled by key; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out. The
-    router has none: it is fitted to convergence on all rows at once (router.model, router.l2)."""
+    """Optimisation. The blocks bc, preference and verifier inherit fields that they do not set. The router has none: it
+    is fitted to convergence on all rows at once (router.model, router.l2)."""
 
     num_epochs: Positive = field(default=6.0, metadata=EVERYDAY_KEY)
     """Passes over the data (epochs)."""
@@ -101,17 +101,17 @@ class TrainingConfig:
     save_steps: Count = field(default=200, metadata=RUNTIME)
     """Updates between checkpoints."""
     optimizer: OptimizerName | None = field(default=None, metadata=IF_GIVEN)
-    """adamw: torch's AdamW, as where it is None; adamw_8bit: bitsandbytes' (`pip install 'r2v[gpu]'`), whose moments
-    take a quarter of the memory, those of an embedding aside; paged_adamw_8bit: the same with moments that a GPU may
-    put into the CPU's memory. No 8-bit one is sharded, and none was run on a GPU with this version."""
+    """adamw or None: torch's AdamW; adamw_8bit: bitsandbytes' (`pip install 'r2v[gpu]'`), whose moments take a quarter
+    of the memory, except those of embeddings; paged_adamw_8bit: the same with moments that can move to CPU memory. The
+    8-bit ones cannot be sharded, and were not run on a GPU with this version."""
     ranks: Count | None = field(default=None, metadata=RUNTIME)
-    """Data-parallel processes of bc and preference, a GPU each; None: one per visible GPU. They divide the batch of an
-    update, so their number changes results by rounding only."""
+    """Data-parallel processes of bc and preference, one GPU each; None: one per visible GPU. They divide an update's
+    batch, so their number changes results by rounding only."""
     zero: Annotated[int, OneOf(values=(0, 2, 3))] = field(default=0, metadata=RUNTIME)
     """DeepSpeed ZeRO stage of bc and preference: 0, nothing is sharded; 2, gradients and optimizer states; 3, the
     weights too."""
     deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
-    """Path of your own DeepSpeed configuration, in place of `zero`; None: none."""
+    """Path of a custom DeepSpeed configuration, in place of `zero`; None: none."""
     fsdp: bool = field(default=False, metadata=RUNTIME)
     """Shard weights, gradients and optimizer states of bc and preference by torch's own FSDP2, in place of `zero`;
     needs no other package, and GPUs."""
@@ -144,16 +144,14 @@ class TrainingConfig:
         )
 
     def phase(self, name: PhaseName) -> Phase:
-        """The phase's optimisation: its own fields where given, else those of `training`."""
+        """Return the phase's optimisation: its own fields if set, else those of `training`."""
         block: PhaseConfig = getattr(self, name)
         values: dict[str, Any] = {f.name: getattr(block, f.name, None) for f in dataclasses.fields(Phase)}
         for key, value in values.items():
             if value is None and key != "max_examples":
                 values[key] = getattr(self, key)
         if values["optimizer"] == "adamw":
-            values["optimizer"] = (
-                None  # one name in every fingerprint, and none in those from before there was a choice
-            )
+            values["optimizer"] = None  # the default keeps the fingerprint of configurations without the key
         return Phase(**values)
 
 
@@ -164,19 +162,19 @@ class VerifierConfig:
 
     mode: Literal["trained", "llm_judge"] = "trained"
     """trained: learns the labels of `label_sources`; llm_judge: learns the scores of the teacher's model as a judge,
-    which needs a teacher of a provider."""
+    which needs a provider's teacher."""
     label_sources: Names = field(default_factory=lambda: ["auto"])
     """Exactly one of outcome, td, corrupted, judge, consensus (corrupted ones that the judge confirms) and auto. auto:
-    judge under mode=llm_judge; else corrupted where the benchmark is deterministic and the teacher scripted, or so
-    successful that outcomes teach nothing and teacher.max_usd is set; else outcome. Labels of one kind alone teach
-    nothing: then the verifier is left out, and so is all that reads it."""
+    judge under mode=llm_judge; else corrupted if the benchmark is deterministic and the teacher scripted, or so
+    successful that outcomes teach nothing and teacher.max_usd is set; else outcome. If all labels are of one class, the
+    verifier and everything that reads it are left out."""
     gae_lambda: Share = 0.9
-    """Of the labels td: 1 is the episode's outcome at every step, 0 the value of the step after it. The folds of the
+    """Lambda of td labels: 1 is the episode's outcome at every step, 0 the value of the next step. The folds of the
     values go one level deep: labels that a fold's verifier learns from are values of models that saw that fold."""
     num_tasks: Count = 200
-    """Training tasks whose steps are labelled by executed corruptions, or by the judge."""
+    """Number of training tasks labelled by executed corruptions, or by the judge."""
     num_corruptions: Count = 4
-    """Wrong actions that are continued by execution per task, or judged per episode."""
+    """Wrong actions executed and continued per task, or judged per episode."""
     discount: Share = 0.4
     """Discount of a success per extra step, in [0, 1]; 1 would label every recoverable mistake as correct."""
 
@@ -206,18 +204,17 @@ class CandidatesConfig:
     temperature: Temperature = 0.7
     """Sampling temperature of the candidates; 0: greedy."""
     top_p: PositiveShare = 0.95
-    """Nucleus sampling: probability mass that candidates are drawn from."""
+    """Nucleus sampling: probability mass of the candidates."""
     num_tasks: Count = 150
-    """Training tasks whose states are sampled."""
+    """Number of training tasks whose states are sampled."""
     with_teacher: bool = True
-    """Whether the teacher's action at every state is a candidate too. Costs one teacher call per state."""
+    """Add the teacher's action at every state as a candidate, at one teacher call per state."""
     continuation: Literal["auto", "slm", "teacher"] = "auto"
-    """Who plays on after a candidate, so that it is worth what comes of it. slm: the small policy, which may fail
-    whatever is chosen; teacher: the teacher, at one call per step of every branch; auto: the teacher where it is
-    scripted, and so costs nothing, else slm."""
+    """Policy that continues after a candidate to determine its value. slm: the small policy, which may fail after any
+    candidate; teacher: the teacher, at one call per step of every branch; auto: a scripted teacher, which is free, else
+    slm."""
     discount: Share = 0.4
-    """What a success keeps of its value for each step more than the shortest one from the same state, in [0, 1]; 1:
-    success alone counts."""
+    """Discount of a success per step beyond the shortest one from the same state, in [0, 1]; 1: only success counts."""
     num_folds: Annotated[int, Range(at_least=2, at_most=1000)] = 2
     """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
 
@@ -225,7 +222,7 @@ class CandidatesConfig:
         check_fields("candidates", self)
 
     def resolved(self, provider: str) -> CandidatesConfig:
-        """With `continuation` chosen for a teacher of this provider."""
+        """Return the section with `continuation=auto` resolved for a teacher of this provider."""
         if self.continuation != "auto":
             return self
         return dataclasses.replace(self, continuation="teacher" if provider == "scripted" else "slm")
@@ -233,29 +230,30 @@ class CandidatesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceConfig:
-    """Policy improvement on executed candidates by DPO: the pairs, and when what was learnt is kept."""
+    """Policy improvement on executed candidates by DPO: the pairs, and the acceptance test of the trained policy."""
 
     enabled: bool = True
-    """Whether to train; false passes the bc policy on unchanged."""
+    """Train; false publishes the bc policy unchanged."""
     accept: Literal["interval", "higher", "always"] = "interval"
-    """When the trained policy replaces the cloned one. interval: its success on calibration tasks is higher, and so is
-    the 95 % interval's lower end; higher: it is higher; always: unseen. Else the clone is published, and says so."""
+    """Condition under which the trained policy replaces the cloned one. interval: the gain of success on calibration
+    tasks is positive, and so is the 95 % interval's lower end; higher: the gain is positive; always: without a test.
+    Otherwise the clone is published, with the verdict."""
     accept_tasks: Count | None = None
-    """Calibration tasks that both policies play for that; None: all. The fewer, the larger the smallest difference
-    that can be found, which the verdict names."""
+    """Calibration tasks that both policies play in the test; None: all. The verdict names the smallest difference that
+    so many tasks can detect."""
     accept_seeds: Seeds = field(default_factory=lambda: [11, 12])
-    """Seeds under which each of them is played."""
+    """Seeds of the test's episodes."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
-    """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
-    verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
+    """Criterion that orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores;
+    consensus: verifier scores if executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
     min_margin: NotNegative = 0.2
     """Smallest difference of verifier scores in a pair."""
     min_value_gap: NotNegative = 0.34
     """Smallest difference of executed values in a pair."""
     max_pairs_per_task: Count = 6
-    """Most pairs of a task."""
+    """Maximum number of pairs of a task."""
     beta: Positive = 0.1
-    """beta of DPO: strength of the pull towards the reference policy."""
+    """beta of DPO: strength of the regularisation towards the reference policy."""
     sft_weight: NotNegative = 0.2
     """Weight of the negative log-likelihood of the chosen action, added to the DPO loss."""
 
@@ -263,7 +261,8 @@ class PreferenceConfig:
         check_fields("preference", self)
 
     def pairing(self) -> PreferenceConfig:
-        """What the pairs depend on: fields of training alone are set to constants, and so not in its fingerprint."""
+        """Return the fields that the pairs depend on; fields of training alone are set to constants, to keep them out
+        of the pairs' fingerprint."""
         default = PreferenceConfig()
         return dataclasses.replace(
             self,

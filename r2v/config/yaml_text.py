@@ -1,13 +1,13 @@
-"""YAML: the one reader of configurations, site profiles, experiments and points, and the one writer.
+"""YAML: the reader of configurations, site profiles, experiments and points, and the writer.
 
     document = read_file(Path("configs/experiments/lr_sweep_mnist_mlp.yaml"))
     document.value["sweep"], document.line("sweep", "lr")     # scalars without quotes are `Unquoted`: their text
     as_type(document.value, Config)                           # a text field holds that text, a float field its number
 
-The reading is YAML 1.2's core schema with one exception: digits behind a leading zero are text. So `24:00:00`, `0123`,
-`on` and `no` are text and `1e-4` is a number. Fields have the last word: a text field keeps `1e3` and `0123` as they
-stand, a field of numbers takes `0123` for 123, and one of truth values takes `on` and `no`. Anchors, aliases and merges
-are read, tags are not. What `write` writes, readers of YAML 1.1 and of 1.2 understand alike.
+It reads YAML 1.2's core schema with one exception: digits after a leading zero are text. So `24:00:00`, `0123`, `on`
+and `no` are text and `1e-4` is a number. The declared type decides: a text field keeps `1e3` and `0123` unchanged, a
+numeric field reads `0123` as 123, and a boolean field accepts `on` and `no`. Anchors, aliases and merges are read, tags
+are refused. Readers of YAML 1.1 and of 1.2 agree on the output of `write`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from r2v.constraints import hints_of, shown, unwrap
 from r2v.errors import InputError, UsageError
 
 LARGEST_FILE = 1_000_000
-"""Bytes of a file; the largest of ours has some 2,000."""
+"""Maximum bytes of a file; R2V's largest has some 2,000."""
 DEEPEST = 20
-"""Levels of a file; the defaults of a configuration have three."""
+"""Maximum nesting depth; the defaults of a configuration have three levels."""
 _MOST_VALUES = 20_000
-"""Values of a file, those that its aliases repeat included."""
+"""Maximum number of values, those repeated by aliases included."""
 _MOST_DIGITS = 4000
-"""Python refuses to read whole numbers of 4,300 digits."""
+"""Maximum digits of an integer: Python refuses 4,300."""
 
 Keys = tuple[str | int, ...]
 """Keys and, within lists, positions: the path to a value."""
@@ -45,13 +45,13 @@ _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 _TRUTHS = {**dict.fromkeys(("yes", "y", "on"), True), **dict.fromkeys(("no", "n", "off"), False)}
-"""Words that are text everywhere but in a field of truth values."""
+"""Words that are text except in a boolean field."""
 _AMBIGUOUS = re.compile(
     r"[yn]|[-+]?(nan|inf(inity)?|0b[01_]+|0o?[0-7_]+|0x[0-9a-f_]+|[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?"
     r"|\.[0-9_]+(e[-+]?[0-9]+)?)",
     re.IGNORECASE,
 )
-"""Text that the library would leave without quotes, and some reader would not take for text."""
+"""Text that PyYAML would not quote, and that some reader would not read as text."""
 
 
 class Unquoted(str):
@@ -70,12 +70,12 @@ class Document:
     source: Path | str
     """The file, or the words of a command line, which have no lines."""
     value: Any
-    """Keys with values, a list, or a scalar."""
+    """A mapping, a list, or a scalar."""
     lines: dict[Keys, int] = field(default_factory=dict)
     """The line of each value."""
 
     def line(self, *keys: str | int) -> int:
-        """The line of a value, or of the nearest one above it that stands in the file."""
+        """Return the line of a value, or of its nearest parent in the file."""
         while keys and keys not in self.lines:
             keys = keys[:-1]
         return self.lines.get(keys, 1)
@@ -86,7 +86,7 @@ class Document:
         raise UsageError(f"{_at(self.source, self.line(*keys))}: {stem}{problem}")
 
     def mapping(self) -> dict[str, Any]:
-        """Return the keys with their values; none of an empty file. Raise UsageError for a list or a text."""
+        """Return the mapping; {} for an empty file. Raise UsageError for a list or a scalar."""
         if isinstance(self.value, dict):
             return self.value
         if plain(self.value) is None:
@@ -96,8 +96,8 @@ class Document:
 
 
 def read_file(path: Path) -> Document:
-    """Read a file of keys, all of them text, and values. Raise InputError where there is none, UsageError with the line
-    where it is no such YAML."""
+    """Read a file that holds a mapping with text keys. Raise InputError if it is missing, UsageError with the line for
+    any other YAML."""
     document = read(file_text(path), path)
     for keys in document.lines:
         if keys and isinstance(keys[-1], Unquoted) and not isinstance(plain(keys[-1]), str):
@@ -106,7 +106,7 @@ def read_file(path: Path) -> Document:
 
 
 def file_text(path: Path) -> str:
-    """Return the text of a file. Raise InputError where there is none, UsageError where it is no text of our size."""
+    """Return the text of a file. Raise InputError if it is missing, UsageError if it is too large or not UTF-8."""
     try:
         if not path.exists():
             raise InputError(f"{shown(path)}: no such file; name a YAML file")
@@ -125,13 +125,13 @@ def file_text(path: Path) -> str:
 
 
 def read(text: str, source: Path | str) -> Document:
-    """Read a text. Raise UsageError naming the source, and of a file the line, where it is no YAML that is read."""
+    """Parse a text. Raise UsageError naming the source, and the line of a file, for invalid or refused YAML."""
     import yaml
 
     loader = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
     depth = 0
     try:
-        # Event by event first: the library builds trees by recursion in C, which ends the process where they are deep.
+        # Events first: libyaml builds trees by recursion in C, and a deep one crashes the process.
         for event in yaml.parse(text, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
@@ -150,7 +150,7 @@ def read(text: str, source: Path | str) -> Document:
 
 
 def _built(source: Path | str, node: Any, keys: Keys, lines: dict[Keys, int]) -> Any:
-    """The values of a node, those of its aliases once more. Their lines are added to `lines`."""
+    """Return the values of a node, aliases expanded, and add their lines to `lines`."""
     lines[keys] = node.start_mark.line + 1
     if len(lines) > _MOST_VALUES:
         _refuse(source, node, f"more than {_MOST_VALUES} values, those of aliases included")
@@ -196,12 +196,12 @@ def _at(source: Path | str, line: int) -> str:
 
 
 def plain(written: Any) -> Any:
-    """Return what was read as plain values, as where no type is declared."""
+    """Return parsed values as plain ones, without declared types."""
     return as_type(written, Any)
 
 
 def as_type(written: Any, hint: Any) -> Any:
-    """Return what was read as plain values of a declared type; a value that cannot be one stays as it is."""
+    """Return parsed values as plain values of a declared type; a value of another type stays unchanged."""
     base, _ = unwrap(hint)
     inner = typing.get_args(base)
     if isinstance(written, dict):
@@ -228,14 +228,14 @@ def _as_scalar(text: Unquoted, base: Any, inner: tuple[Any, ...]) -> Any:
         return _TRUTHS.get(value.lower(), value)
     if isinstance(value, str) and base in (int, float):
         try:
-            return base(value)  # 0123 and 1_000, which are text where no number is expected
+            return base(value)  # 0123 and 1_000 are numbers only here
         except ValueError:
             return value
     return value
 
 
 def _value(text: str) -> Any:
-    """Return the value of a text without quotes where no type is declared."""
+    """Return the value of an unquoted text without a declared type."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
@@ -244,8 +244,8 @@ def _value(text: str) -> Any:
 
 
 def write(value: Any) -> str:
-    """Return plain values as YAML, keys in their order. Text that a reader of YAML 1.1 or 1.2 would take for something
-    else is quoted."""
+    """Return plain values as YAML, keys in order. Text that a reader of YAML 1.1 or 1.2 could take for another type is
+    quoted."""
     import yaml
 
     return yaml.dump(value, Dumper=_dumper(), allow_unicode=True, sort_keys=False)
@@ -256,7 +256,7 @@ def _dumper() -> Any:
     import yaml
 
     class Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  # type: ignore[misc]
-        """One of our own, as representers belong to a class. The library quotes YAML 1.1's words, numbers and dates."""
+        """Own class, as representers belong to a class. PyYAML itself quotes YAML 1.1's words, numbers and dates."""
 
     Dumper.add_representer(
         str,

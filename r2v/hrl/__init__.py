@@ -1,15 +1,15 @@
-"""Hierarchical RL: an actor answers, a guidance model hints, the actor answers again; both learn, and so does a critic.
+"""Hierarchical RL: an actor answers, a guidance model hints, the actor answers again. Both and a critic are trained.
 
-Rooms, lowest first; each imports only those before it:
+Folders, lowest first; each imports only earlier ones:
 
     types       token ids, completions, loss functions
     tasks       problems, checkers, prompts
     algorithm   rewards, critic and target network, advantages, log-probabilities, KL, losses: functions of tensors
     parallel    placement, micro-batch sizes, collectives, FSDP2 and DeepSpeed ZeRO
-    models      base models with adapters, encoders, and the roles made of them
+    models      base models with adapters, encoders, and the roles built from them
     rollout     generation, episodes, transitions, resampled actions
     training    replay buffer, optimizer steps, critic trainer, policies, checkpoints, metrics, the loop
-    agent       all models behind one name
+    agent       all models as one object
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: the first two load torch, which `import r2v.hrl` must not."""
+    """Import a public name on first use: the first two load torch, which `import r2v.hrl` must not."""
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -1,9 +1,9 @@
-"""All models of hierarchical training behind one name, to inspect.
+"""All models of hierarchical training as one object, for inspection.
 
     agent = ArcherAgent(config)
     agent.target_critic = DoubleCritic("cpu", backbone, size)     # the target network on the CPU
 
-Training is `r2v train_hierarchical`; this builds the same models on the same devices, adapters in place of copies.
+Training is `r2v train_hierarchical`; this builds the same models on the same devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from r2v.hrl.parallel.placement import Devices
 class ArcherAgent:
     """Actor, guidance, reference, critic and target network of a configuration (`policy`, `hierarchical`, `seed`).
 
-    `weights` are an exported policy that both policies start from; `devices` overrides the placement's devices.
+    `weights`: exported policy from which both policies start. `devices`: in place of the placement's devices.
     """
 
     def __init__(self, config: Config, weights: Path | None = None, devices: Devices | None = None) -> None:
@@ -29,19 +29,19 @@ class ArcherAgent:
 
     @property
     def critic(self) -> DoubleCritic:
-        """The critic that is trained."""
+        """The trained critic."""
         return self.roles.critic
 
     @property
     def target_critic(self) -> DoubleCritic:
-        """The target network: a copy of the critic that trails it."""
+        """The target network, a lagging copy of the critic."""
         return self.roles.target.critic
 
     @target_critic.setter
     def target_critic(self, network: DoubleCritic) -> None:
-        """Make another network of the critic's shape the target, on the device where it stands.
+        """Make another network of the critic's shape the target, on its own device.
 
-        It takes the critic's weights: a target of unrelated weights would give meaningless TD targets.
+        It gets the critic's weights, because a target of unrelated weights would give meaningless TD targets.
         """
         network.load_state_dict(self.critic.state_dict())
         device = str(next(network.parameters()).device)
@@ -51,6 +51,6 @@ class ArcherAgent:
     def _memory_efficient_target_update(self, tau: float) -> None:
         """target <- (1 - tau) * target + tau * critic, in chunks, on the target's own device.
 
-        Memory beside the two networks is one chunk (`TargetNetwork.chunk` values), not a second copy of the critic.
+        Additional memory is one chunk (`TargetNetwork.chunk` values), not a second copy of the critic.
         """
         self.roles.target.update(tau)

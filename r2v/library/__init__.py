@@ -3,6 +3,6 @@
 import logging
 import warnings
 
-# Advice of other libraries, to whoever imports them, on widgets and kernels that nothing here uses.
+# Import-time advice of other libraries on widgets and kernels that R2V does not use.
 warnings.filterwarnings("ignore", message="IProgress not found")
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

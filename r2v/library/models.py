@@ -1,11 +1,11 @@
-"""Policy and Verifier: the trained small models, asked about a conversation.
+"""Policy and Verifier: the trained small models, applied to a conversation.
 
     policy = Policy.load("outputs/mrp/policy/preference")     # or a bundle's folder
     turn = await policy.act(messages, tools)                  # a Message of the assistant
     verifier = Verifier.load("outputs/bundles/desk")
     await verifier.score(messages, turn, tools)               # in [0, 1]
 
-A bundle and a folder of the pipeline say themselves with which settings they were trained.
+The settings of the training are read from the bundle or from the pipeline's folder.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 _FINAL = "final"
 _STAGES = {"policy": "r2v.stages.train_policy:", "verifier": "r2v.stages.train_verifier:"}
-"""By the folder in a bundle: how the name of the stage that makes it begins."""
+"""Folder in a bundle -> prefix of the stage that makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Weights:
-    """Weights in a folder, and the settings that they were trained with."""
+    """Weights in a folder, and the settings of their training."""
 
     folder: Path
     settings: BundleSettings | Config
 
     @classmethod
     def of(cls, folder: Path, part: str) -> Self:
-        """part: the folder's name in a bundle. Raises InputError for a folder that is neither a bundle nor a stage's,
-        UsageError for a small model behind an API."""
+        """Find the weights of a bundle or a stage. part: the folder's name in a bundle. Raises InputError for any other
+        folder, UsageError for a small model behind an API."""
         settings: BundleSettings | Config
         if (folder / BUNDLE_MANIFEST).exists():
             weights, settings = folder / part, bundle_settings(read_bundle(folder))
@@ -67,12 +67,12 @@ class _Weights:
             raise InputError(f"{folder}: its pair was trained without a {part}")
         return cls(folder=weights, settings=settings)
 
-    def told(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return the tools that the model is told of."""
+    def prompt_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Return the tools for the model's prompt; none if it was trained without."""
         return tuple(tools) if self.settings.policy.tools == "auto" else ()
 
     def view(self, request: ClientRequest) -> StepView:
-        """Return the step that a request asks for. Raises UsageError."""
+        """Return the next step of a request's conversation. Raises UsageError."""
         session = AgentSession(name=KEY_NAME, source=KEY_NAME)
         try:
             return served_view(request.body.values, session, domain_of([request.parsed]), self.settings.inference)
@@ -89,31 +89,31 @@ class Policy:
 
     @classmethod
     def load(cls, folder: str | Path) -> Policy:
-        """Load the policy of a bundle, or of the stage `bc` or `preference`. Raises InputError if there is none or it
-        is damaged. The weights are read at the first question."""
+        """Load the policy of a bundle, or of the stage `bc` or `preference`. Its weights are read on first use. Raises
+        InputError if it is missing or damaged, UsageError for a small model behind an API."""
         return cls(_Weights.of(Path(folder), "policy"))
 
     async def act(
         self, messages: Sequence[Message | Mapping[str, Any]], tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
     ) -> Message:
-        """Return the policy's next turn, greedily: a call of a tool, or words if there are no tools.
+        """Return the policy's next turn, decoded greedily: a tool call, or text without tools.
 
-        messages, tools: objects, or dictionaries as Chat Completions writes them. Raises UsageError for other ones.
+        messages, tools: objects, or dictionaries of Chat Completions. Raises UsageError for other values.
         """
         request = chat_request(messages, tools)
         proposal = await LocalSmall(self._model(request.parsed.functions)).propose(request, self._weights.view(request))
-        return proposal.said.message
+        return proposal.wire_reply.message
 
     def _model(self, tools: Sequence[ToolSpec]) -> PricedModel:
         from r2v.rollout.model_factory import priced_policy
 
         own, settings = self._weights, self._weights.settings
-        told = own.told(tools)
-        if repr(told) not in self._models:
-            self._models[repr(told)] = priced_policy(
-                settings.policy, own.folder, settings.cost, settings.inference, RolloutConfig(), self._waves, told
+        offered = own.prompt_tools(tools)
+        if repr(offered) not in self._models:
+            self._models[repr(offered)] = priced_policy(
+                settings.policy, own.folder, settings.cost, settings.inference, RolloutConfig(), self._waves, offered
             )
-        return self._models[repr(told)]
+        return self._models[repr(offered)]
 
 
 class Verifier:
@@ -134,9 +134,9 @@ class Verifier:
         action: Message | str,
         tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
     ) -> float:
-        """Return how good an action is in this conversation, in [0, 1], calibrated.
+        """Return the calibrated score of an action in this conversation, in [0, 1].
 
-        action: a turn of the assistant, or its text as the policy says it.
+        action: a turn of the assistant, or its text in the policy's form. Raises UsageError as `Policy.act` does.
         """
         request = chat_request(messages, tools)
         view = self._weights.view(request)
@@ -148,9 +148,9 @@ class Verifier:
         from r2v.rollout.model_factory import verifier_scorer
 
         own, settings = self._weights, self._weights.settings
-        told = own.told(tools)
-        if repr(told) not in self._scorers:
-            self._scorers[repr(told)] = verifier_scorer(
-                settings.policy, own.folder, settings.inference, RolloutConfig(), self._waves, told
+        offered = own.prompt_tools(tools)
+        if repr(offered) not in self._scorers:
+            self._scorers[repr(offered)] = verifier_scorer(
+                settings.policy, own.folder, settings.inference, RolloutConfig(), self._waves, offered
             )
-        return self._scorers[repr(told)]
+        return self._scorers[repr(offered)]

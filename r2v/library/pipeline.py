@@ -1,8 +1,8 @@
-"""Pipeline: the stages of a configuration, made in this process.
+"""Pipeline: the stages of a configuration, run in this process.
 
 pipeline = Pipeline(load_config("configs/mrp.yaml"))
 pipeline.run(until="router")
-pipeline.run()                                   # what is up to date is not made again
+pipeline.run()                                   # skips stages that are up to date
 pipeline.results().to_frame()
 bundle = pipeline.export("outputs/bundles/desk")
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """The stages of one configuration. root: the folder under which `data`, `outputs` and `results` lie.
+    """Stages of one configuration. root: the folder of `data`, `outputs` and `results`.
 
-    Raises UsageError for what is no configuration, such as a file's name.
+    Raises UsageError for a value that is no configuration, such as a file's name.
     """
 
     def __init__(self, config: Config, *, root: str | Path = ".") -> None:
@@ -35,7 +35,7 @@ class Pipeline:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names of the stages that this configuration has, in order."""
+        """Names of the configuration's stages, in order."""
         from r2v.pipeline.graph import selection
 
         return tuple(row.name for row in selection(self.config)[0])
@@ -43,9 +43,9 @@ class Pipeline:
     def run(
         self, *, start: str | None = None, until: str | None = None, force: Sequence[str] = ()
     ) -> list[StageResult]:
-        """Make each stage from `start` to `until` (default: all) that is not up to date, and return what became of it.
+        """Run each stage from `start` to `until` (default: all) that is not up to date, and return the results.
 
-        force: stages to make again all the same. Raises R2VError where `r2v run` ends with an error.
+        force: stages to run in any case. Raises R2VError where `r2v run` ends with an error.
         """
         from r2v.pipeline.run import run_here
 
@@ -58,7 +58,7 @@ class Pipeline:
         return Results(read_published(self.config, "evaluate", self.root).folder)
 
     def export(self, folder: str | Path) -> Bundle:
-        """Write the evaluated pair as a bundle and return it. Raises InputError where `r2v export` does."""
+        """Write the evaluated pair as a bundle and return it. Raises InputError as `r2v export` does."""
         from r2v.pipeline.write_bundle import write_bundle
 
         write_bundle(self.config, Path(folder), self.root)

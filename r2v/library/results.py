@@ -23,7 +23,7 @@ _TABLES = "structured_results"
 
 
 class Results:
-    """A finished results folder. Raises InputError where it is unfinished or a file was changed by hand."""
+    """A finished results folder. Raises InputError if it is unfinished or a file was changed."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -31,11 +31,11 @@ class Results:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names that `to_frame` takes."""
+        """Names of the tables, for `to_frame`."""
         return tuple(name.removesuffix(".csv") for name in self._manager.files if name.endswith(".csv"))
 
     def to_frame(self, table: str = "main_table") -> pandas.DataFrame:
-        """Return a table as a data frame. Raises InputError for a name that is no table's."""
+        """Return a table as a data frame. Raises InputError for an unknown name, EnvironmentFault without pandas."""
         if table not in self.tables:
             raise InputError(f"{table}: no table of {self.folder}; it has {', '.join(self.tables)}")
         try:
@@ -45,7 +45,7 @@ class Results:
         return pandas.read_csv(io.StringIO(self._manager.read(f"{table}.csv")))
 
     def figures(self) -> dict[str, Any]:
-        """Return every figure, as `eval_bundle.json` has it."""
+        """Return all figures of `eval_bundle.json`."""
         return self._manager.bundle()
 
     def episodes(self) -> Iterator[Episode]:

@@ -1,4 +1,4 @@
-"""Router: who acts at the next step of an agent's conversation, the small model or the LLM.
+"""Router: choice of the small model or the LLM for the next step of an agent's conversation.
 
     router = Router.load("outputs/bundles/desk")
     decision = await router.decide(messages, tools)
@@ -7,7 +7,7 @@
     else:
         ...                                           # ask the LLM, and append its turn
 
-The rule, the score and the threshold are those that `r2v serve` applies: nothing else decides here.
+Rule, score and threshold are those of `r2v serve`.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from r2v.wire.message import Message, ToolSpec
 
 @dataclass(frozen=True, kw_only=True)
 class StepDecision:
-    """A decision who acts at a step."""
+    """Author of a step, and the evidence."""
 
     source: Literal["small", "llm"]
     reason: str
-    """score, threshold, budget, repeat, or what keeps the small model from acting."""
+    """score, threshold, budget, repeat, or the obstacle to the small model."""
     score: float | None
-    """The router's; None if none was needed."""
+    """Score of the router; None if none was needed."""
     threshold: float
     """The LLM acts if the score reaches it."""
     turn: Message | None
     """The small model's turn if it acts."""
     features: Mapping[str, float] = field(default_factory=dict)
-    """Measured at this step."""
+    """Features measured at this step."""
 
 
 class Router:
-    """A bundle's pair of models at work in this process."""
+    """A bundle's pair of models in this process."""
 
     def __init__(self, pair: ServedPair) -> None:
         self._pair, self._sessions = pair, Sessions()
@@ -59,7 +59,7 @@ class Router:
 
     @property
     def budgets(self) -> tuple[float, ...]:
-        """Shares of LLM steps whose threshold was placed on calibration tasks."""
+        """Shares of LLM steps for which a threshold was placed on calibration tasks."""
         return tuple(float(name.removeprefix(BUDGET)) for name in self._pair.model_names if name.startswith(BUDGET))
 
     async def decide(
@@ -71,31 +71,31 @@ class Router:
     ) -> StepDecision:
         """Decide who acts next in a conversation.
 
-        messages, tools: objects, or dictionaries as Chat Completions writes them. budget: the greatest share of LLM
-        steps (default: the bundle's own threshold). Raises UsageError for what is no conversation. A conversation
-        that the small model was not trained for goes to the LLM, and `reason` says why.
+        messages, tools: objects, or dictionaries of Chat Completions. budget: the greatest share of LLM steps (default:
+        the bundle's threshold). A conversation outside the bundle's domain goes to the LLM; `reason` names the
+        obstacle. Raises UsageError for an invalid conversation.
         """
         request = chat_request(messages, tools)
         threshold = self._pair.threshold_of("r2v" if budget is None else f"{BUDGET}{budget:g}")
         assert threshold is not None, "both are names of the pair"
         session = self._sessions.find([], request.body.values, "chat", key=KEY_NAME)
-        made = await self._pair.decide(request, session, threshold)
-        session.decisions[request.conversation] = made.source
-        turn = made.proposal.said.message if made.proposal is not None and made.source == "small" else None
+        served = await self._pair.decide(request, session, threshold)
+        session.decisions[request.conversation] = served.source
+        turn = served.proposal.wire_reply.message if served.proposal is not None and served.source == "small" else None
         if turn is not None:
             session.small_turns.add(said_hash(turn.text))
         return StepDecision(
-            source=made.source,
-            reason=made.reason,
-            score=made.score,
+            source=served.source,
+            reason=served.reason,
+            score=served.score,
             threshold=threshold,
             turn=turn,
-            features=dict(made.features),
+            features=dict(served.features),
         )
 
 
 def _behind_api(policy: PolicyConfig) -> APISmall:
     raise UsageError(
-        f"{policy.model_name}: the small model is behind an API; `r2v serve`, or Server, asks it and books what it "
-        "costs, and decides at POST /v1/decide"
+        f"{policy.model_name}: the small model is behind an API; `r2v serve`, or Server, asks it, books its "
+        "cost, and decides at POST /v1/decide"
     )

@@ -20,7 +20,7 @@ from r2v.library.conversation import KEY_NAME
 class Server:
     """Serves a bundle's pair, or the configured LLM alone, on the address of `config.serve`.
 
-    record: write the text of the sessions. root: the folder under which books and logs lie.
+    record: write the text of the sessions. root: the folder of books and logs.
     """
 
     def __init__(
@@ -29,24 +29,24 @@ class Server:
         self.config, self.root, self.record = config, Path(root), record
         self.bundle = None if bundle is None else Path(bundle)
         self.url = ""
-        """Address without a path; empty while it does not listen."""
+        """Address without a path; empty unless listening."""
         self.key = secrets.token_urlsafe(32)
-        """The clients' key; drawn anew for each server."""
+        """Key for clients, drawn anew for each server."""
 
     async def start(self) -> Self:
-        """Listen. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is taken."""
+        """Start listening. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is taken."""
         from r2v.serve.server import listening
 
         self._resources = AsyncExitStack()
         keys = {KEY_NAME: self.key}
-        place = await self._resources.enter_async_context(
+        listener = await self._resources.enter_async_context(
             listening(self.config, self.root, record=self.record, keys=keys, bundle=self.bundle)
         )
-        self.url = place.url
+        self.url = listener.url
         return self
 
     async def stop(self) -> None:
-        """Answer what is in flight, and close."""
+        """Answer the requests in flight, and close."""
         self.url = ""
         await self._resources.aclose()
 

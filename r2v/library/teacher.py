@@ -1,4 +1,4 @@
-"""Teacher: the configured LLM, asked through R2V's journal: each answer is paid once, and a cap holds.
+"""Teacher: the configured LLM behind R2V's journal, which pays each reply once and enforces the cap.
 
 teacher = Teacher(load_config(overrides=["teacher.provider=openai", "teacher.model_name=gpt-6.1-terra",
                                          "teacher.max_usd=5", "teacher.mode=concurrent"]))
@@ -20,10 +20,10 @@ from r2v.wire.message import Message, ToolSpec
 
 
 class Teacher:
-    """The LLM of a configuration. root: the folder under which its journal lies.
+    """LLM of a configuration. root: the folder of its journal.
 
-    Raises UsageError for the scripted expert, which answers its own benchmark alone, for a model that would be billed
-    without a cap, and for one without a price or a key.
+    Raises UsageError for the scripted expert, which answers only its own benchmark, for a billed model without a cap,
+    and for a model without a price or a key.
     """
 
     def __init__(self, config: Config, *, root: str | Path = ".") -> None:
@@ -33,7 +33,7 @@ class Teacher:
 
         teacher = config.teacher.with_native_tools()
         if teacher.provider == "scripted":
-            raise UsageError("teacher.provider=scripted: the expert answers its own benchmark alone; name a provider")
+            raise UsageError("teacher.provider=scripted: the expert answers only its own benchmark; name a provider")
         if is_uncapped(teacher, [teacher], Path(root)):
             raise UsageError(f"teacher.max_usd is not set, and {teacher.model_name} is billed; add a cap, such as 20")
         purse = Purse(folder=Path(root) / REPLIES / KEY_NAME, root=Path(root))
@@ -47,10 +47,10 @@ class Teacher:
         *,
         draw: int = 0,
     ) -> Message:
-        """Return the LLM's turn. The same question under the same `draw` is not asked, or paid, a second time.
+        """Return the LLM's turn. The same conversation under the same `draw` is sent and paid only once.
 
-        Raises UsageError for what is no conversation, and EnvironmentFault if the cap is reached or no answer can be
-        had.
+        Raises UsageError for an invalid conversation, and EnvironmentFault if the cap is reached or the LLM gives no
+        reply.
         """
         request = chat_request(messages, tools)
         reply = await self._model.reply(

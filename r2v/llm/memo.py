@@ -8,15 +8,11 @@ keeping them all would be the leak that ends a long evaluation. What was kept lo
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Hashable, Iterable
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 from r2v.llm.types import Request, ScoreRequest
 from r2v.wire.message import Message
-
-R = TypeVar("R")
 
 ANSWERS = 1 << 14
 """Answers that a memo keeps, some 30 MB: twice what a block's episodes ask."""
@@ -57,24 +53,3 @@ def chat_memo_key(request: Request) -> Hashable:
 def score_memo_key(request: ScoreRequest) -> Hashable:
     """What determines a verifier's score."""
     return digest_of(request.messages, request.action)
-
-
-def by_digest(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
-    """Remember what a function makes of each of `most` texts, the texts themselves not."""
-
-    def decorate(compute: Callable[[str], R]) -> Callable[[str], R]:
-        memo, making_room = Memo(most), threading.Lock()  # a server's threads share it
-
-        @wraps(compute)
-        def remembered(text: str) -> R:
-            key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-            found = memo.get(key)
-            if found is None:
-                found = compute(text)
-                with making_room:
-                    memo[key] = found
-            return found
-
-        return remembered
-
-    return decorate

@@ -54,6 +54,10 @@ class LocalStage:
     ended: float | None = None
     cpu_seconds: float = 0.0
     """Of this process and of its children that have ended."""
+    peak_mib: int = 0
+    """Most resident memory of this process while the stage ran."""
+    own_peak: bool = True
+    """False where the kernel does not let a peak begin anew, so that earlier stages count in it."""
     usd: float = 0.0
     """Paid or reserved for this pipeline while the stage ran."""
     what: str = ""
@@ -137,7 +141,7 @@ class RecordedRun:
             yield
             return
         cpu, usd = cpu_seconds(), ProjectLedger(self._root).committed_by(self.name)
-        self.change(job, state="running", begun=time.time(), ended=None, error="")
+        self.change(job, state="running", begun=time.time(), ended=None, error="", own_peak=_reset_peak())
         with _logged(self._folder / f"{job}.log"), record.listened(partial(self._heard, job)):
             try:
                 yield
@@ -160,10 +164,11 @@ class RecordedRun:
         since = {} if self._stage(job).what == what else {"since": time.time(), "since_done": done}
         self.change(job, what=what, done=done, total=total, **since)
 
-    def _taken(self, cpu: float, usd: float) -> dict[str, float]:
+    def _taken(self, cpu: float, usd: float) -> dict[str, Any]:
         return {
             "ended": time.time(),
             "cpu_seconds": round(cpu_seconds() - cpu, 2),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "usd": round(max(0.0, ProjectLedger(self._root).committed_by(self.name) - usd), 6),
         }
 
@@ -177,6 +182,15 @@ def cpu_seconds() -> float:
     """CPU seconds of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _reset_peak() -> bool:
+    """Let this process's peak of resident memory begin anew; False where the kernel does not."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from r2v.log import logger
 from r2v.pipeline.graph import as_configured, upstream
 from r2v.pipeline.inputs import place_of, require_world
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.collection_plan import collection_line
 from r2v.pipeline.plan.dry_run import planned_jobs
 from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.price import endpoints
@@ -35,9 +36,11 @@ from r2v.storage.artifact_manifest import read_artifact_manifest
 
 def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     """Warn where this job is paid and rests on a cloned policy that solves nothing and has not learnt what it was
-    shown; with `stop`, and unless `anyway` says otherwise, raise EmptyResult."""
+    shown; with `stop`, and unless `anyway` says otherwise, raise EmptyResult. Log both plans of a paid collection."""
     if not _is_paid(config, row):
         return
+    if line := collection_line(row, config, known_here(config, root)):
+        logger.info("  %s", line)
     found = next(filter(None, (_told(config, one, root) for one in _rests_on(config, row))), None)
     if found is None or not found.hopeless:
         return

@@ -11,6 +11,7 @@ kept in the artifact's summary, so that nobody takes a table over 200 tasks for 
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
+from r2v.memory.release import release_free_memory
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -203,6 +205,8 @@ def run_job(
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
+        gc.collect()
+        release_free_memory()
         if not (resumes or work.found_played or row.remakes):
             wall, used = time.monotonic() - began, cpu_seconds() - cpu
             record(root, _duration(row, key, wall, used, publish))

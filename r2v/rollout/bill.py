@@ -76,7 +76,7 @@ class PromptCache:
     def split(self, tokens_in: int, shared: float, idle: float) -> tuple[int, int]:
         """Return (tokens read, tokens written) of a prompt, of which the share `shared` was in the call before, `idle`
         seconds ago."""
-        # providers keep no entry below the minimum; at read >= 1 the endpoint has no cache
+        # providers keep no entry below the minimum; at read >= 1 a cache saves nothing
         if tokens_in < self.min_tokens or self.read >= 1:
             return 0, 0
         shared_tokens = int(tokens_in * shared)

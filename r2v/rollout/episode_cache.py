@@ -124,15 +124,16 @@ class EpisodeCache:
         """Return the number of plays in the cache."""
         return len(self._known())
 
-    def read(self, key: str, kinds: Sequence[type]) -> list[Any] | None:
-        """Return the records of a play as dataclasses of these kinds; None if it is not cached. A damaged play is
-        dropped, logged once for each file, and counts as not played."""
+    def read(self, key: str, kinds: Sequence[type] | None) -> list[Any] | None:
+        """Return the records of a play as dataclasses of these kinds, or as [kind, fields] if kinds is None;
+        None if it is not cached. A damaged play is dropped, logged once for each file, and counts as not played."""
         play = self._known().get(key)
         if play is None:
             return None
         source = play.path if isinstance(play, _CachedPlay) else play.folder
         try:
-            return records_of(_raw(play, key), kinds)
+            raw = _raw(play, key)
+            return raw if kinds is None else records_of(raw, kinds)
         except FileNotFoundError:  # another process has published the play, or removed its artifact
             logger.debug("  cached play is gone: file=%s", source)
         except (OSError, ValueError) as error:  # altered after it was scanned

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class NoRecord(ValueError):
-    """A step whose record lacks, or falsifies, a reply or score that decides its method's act."""
+    """A step whose record lacks a reply or score that its method acts by, or holds an impossible one."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class RecordedActors:
         needed = instruments(method, features)
         drawn = inference.num_candidates if needed.samples else 0
         tokens, proposal = step.tokens or Tokens(), step.proposal or Proposal(text="")
-        # samples are not recorded, and neither their texts nor their tokens alone: the step's tokens hold their sum
+        # samples are not recorded: their tokens are the step's less the proposal's
         unrecorded = (Sample(text=""),) * drawn
         spent = (tokens.slm_in - proposal.tokens_in, tokens.slm_out - proposal.tokens_out) if drawn else (0, 0)
         extractor = FeatureExtractor(

@@ -15,13 +15,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from r2v.data.action import canonical, parse_action
+from r2v.data.action import canonical
 from r2v.llm.types import Reply, Sample
-from r2v.router import page_signals
 from r2v.router.case_support import Nearest, support
-from r2v.router.page_signals import signature
-from r2v.router.spans import free_arguments, free_tokens
+from r2v.router.page_signals import facts_of, grounding, signature
+from r2v.router.spans import REMEMBERED, free_arguments, free_tokens, parsed
 from r2v.wire.message import ToolSpec
 
 FEATURE_VERSION = "1"
@@ -61,7 +61,7 @@ class Signals:
 def extract(signals: Signals) -> dict[str, float]:
     """Return every feature that these signals allow, sorted by name, rounded to 6 decimals."""
     features = {
-        f"{group}.{name}": round(float(value), 6)
+        f"{group}.{name}": round(value, 6) if isinstance(value, float) else float(value)
         for group, describe in _GROUPS.items()
         for name, value in describe(signals).items()
     }
@@ -108,7 +108,10 @@ def _samples(signals: Signals) -> dict[str, float]:
 
 def masked(text: str, tools: Sequence[ToolSpec]) -> str:
     """Return the action in canonical form with its free arguments blanked."""
-    return canonical(text, free_arguments(text, tools))
+    return _canonical(text, free_arguments(text, tools))
+
+
+_canonical = lru_cache(REMEMBERED)(canonical)
 
 
 def _verifier(signals: Signals) -> dict[str, float]:
@@ -139,37 +142,36 @@ def _progress(signals: Signals) -> dict[str, float]:
 
 def _page(signals: Signals) -> dict[str, float]:
     """Return signals of the newest page, of repetitions of the proposal, and of the grounding of its arguments."""
-    newest, earlier = signals.observations[-1], signals.observations[:-1]
-    proposed = masked(signals.action.text, signals.tools)
+    newest, earlier, tools = signals.observations[-1], signals.observations[:-1], signals.tools
+    pages = [facts_of(page, signals.untrusted) for page in signals.observations]
+    proposed = masked(signals.action.text, tools)
     repeats = [
-        after
-        for before, after in zip(signals.actions, signals.observations[1:], strict=True)
-        if masked(before, signals.tools) == proposed
+        after for before, after in zip(signals.actions, pages[1:], strict=True) if masked(before, tools) == proposed
     ]
     return {
-        "obs_is_error": page_signals.is_error(newest),
-        "obs_truncated": page_signals.is_truncated(newest),
+        **grounding(_argument_values(signals), signals.goal, signals.observations, signals.untrusted),
+        "num_errors": sum(page.is_error for page in pages),
         "obs_changed": not earlier or earlier[-1] != newest,
+        "obs_is_error": pages[-1].is_error,
+        "obs_log_lines": math.log1p(pages[-1].lines),
         "obs_seen_before": newest in earlier,
-        "obs_log_lines": math.log1p(len(newest.splitlines())),
-        "obs_untrusted_lines": sum(page_signals.is_untrusted(line, signals.untrusted) for line in newest.splitlines()),
-        "num_errors": sum(map(page_signals.is_error, signals.observations)),
+        "obs_truncated": pages[-1].is_truncated,
+        "obs_untrusted_lines": pages[-1].untrusted_lines,
         "repeat_action": len(repeats),
-        "repeat_after_error": sum(map(page_signals.is_error, repeats)),
-        **page_signals.grounding(_argument_values(signals), signals.goal, signals.observations, signals.untrusted),
+        "repeat_after_error": sum(page.is_error for page in repeats),
     }
 
 
 def _argument_values(signals: Signals) -> list[str]:
     free = free_arguments(signals.action.text, signals.tools)
-    arguments = parse_action(signals.action.text).arguments
+    arguments = parsed(signals.action.text).arguments
     return [str(value) for name, value in arguments.items() if name not in free]
 
 
 def _tool(signals: Signals) -> dict[str, float]:
     """Return a one-hot encoding of the proposed tool over the benchmark's tools, `unknown` and `unparseable`."""
     tool_names = [spec.name for spec in signals.tools]
-    proposed = parse_action(signals.action.text).action_type
+    proposed = parsed(signals.action.text).action_type
     kind = f"is_{proposed}" if proposed in tool_names else "unknown" if proposed else "unparseable"
     return {name: name == kind for name in (*(f"is_{tool}" for tool in tool_names), "unknown", "unparseable")}
 

@@ -1,4 +1,4 @@
-"""The router model at run time: a score of the features, calibrated to a probability, in plain Python.
+"""The router model at run time: a score of the features, calibrated to a probability.
 
 A router is a sorted JSON file, the same bytes from the same rows. Nothing here imports scikit-learn: its
 row-by-row `predict` was the slowest part of an evaluation, and a JSON file can be read by anyone. A model of your own
@@ -11,8 +11,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
@@ -61,14 +65,6 @@ class Tree:
     rights: tuple[int, ...]
     values: tuple[float, ...]
 
-    def value(self, x: Sequence[float]) -> float:
-        """Return the value of the leaf of `x`."""
-        node = 0
-        while self.lefts[node] >= 0:
-            goes_left = x[self.features[node]] <= self.thresholds[node]
-            node = self.lefts[node] if goes_left else self.rights[node]
-        return self.values[node]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BoostedModel:
@@ -80,7 +76,32 @@ class BoostedModel:
 
     def predict(self, x: Sequence[float]) -> float:
         """Return the log-odds of a gain."""
-        return self.intercept + self.rate * math.fsum(tree.value(x) for tree in self.trees)
+        nodes, depth, features, thresholds, lefts, rights, values = self._forest
+        below = np.where(np.array(x, float).take(features) <= thresholds, lefts, rights)
+        for _ in range(depth):
+            nodes = below.take(nodes)
+        return self.intercept + self.rate * math.fsum(values.take(nodes).tolist())
+
+    @cached_property
+    def _forest(self) -> tuple[Any, ...]:
+        """Roots and depth, then arrays over the nodes of all trees, so that one comparison serves all trees: features,
+        thresholds, left and right children (a leaf is its own child), values."""
+        sizes = [len(tree.values) for tree in self.trees]
+        roots, own = np.cumsum([0, *sizes])[:-1], np.arange(sum(sizes))
+
+        def joined(name: str, kind: type) -> NDArray[Any]:
+            return np.array([value for tree in self.trees for value in getattr(tree, name)], kind)
+
+        def children(name: str) -> NDArray[Any]:
+            below = joined(name, int)
+            return np.where(below < 0, own, below + np.repeat(roots, sizes))
+
+        lefts, rights = children("lefts"), children("rights")
+        reached, depth = roots, 0
+        while (lefts[reached] != reached).any():
+            reached, depth = np.union1d(lefts[reached], rights[reached]), depth + 1
+        features = joined("features", int).clip(0)
+        return roots, depth, features, joined("thresholds", float), lefts, rights, joined("values", float)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,83 +20,118 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from r2v.data.action import parse_action
-from r2v.llm.memo import by_digest
-from r2v.router.spans import free_arguments
+from r2v.router.spans import free_arguments, parsed
 from r2v.wire.message import ToolSpec
 
-_ERROR = re.compile(
+PAGES = 1 << 11
+"""Pages whose facts are cached: those of a wave's conversations."""
+
+
+def _pattern(pattern: str, words: Sequence[str]) -> Callable[[str], bool]:
+    """Return a test for a pattern whose every match holds one of these lower-case words. Looking for them first takes a
+    tenth of the time; in texts beyond ASCII, where other letters may match, the pattern alone is searched."""
+    search = re.compile(pattern, re.IGNORECASE).search
+
+    def occurs(text: str) -> bool:
+        lower = text.lower()
+        return (not text.isascii() or any(word in lower for word in words)) and search(text) is not None
+
+    return occurs
+
+
+is_error = _pattern(
     r'"error"\s*:|\b(errors?|exceptions?|traceback|failed|failures?|time[d-]?\s?out|connection reset'
     r"|HTTP (status )?[45]\d\d)\b",
-    re.IGNORECASE,
+    ("error", "exception", "traceback", "fail", "time", "connection reset", "http"),
 )
-_TRUNCATED = re.compile(r"truncated|elided|omitted|cut off|\[\.\.\.\]", re.IGNORECASE)
-_UNTRUSTED = (
-    r"\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}"
-    r"\b(task|instructions?|goal|above|previous)\b"
+"""True if the page reports a failure."""
+_is_truncated = _pattern(
+    r"truncated|elided|omitted|cut off|\[\.\.\.\]", ("truncated", "elided", "omitted", "cut off", "[....]")
+)
+_instructs = _pattern(
+    r"\buntrusted\b|\b(ignore|disregard|forget|leave)\b.{0,24}\b(task|instructions?|goal|above|previous)\b",
+    ("untrusted", "ignore", "disregard", "forget", "leave"),
 )
 
-_SHORT = 500
-"""Most characters of a line that is cheaper to keep than to hash."""
 
+@dataclass(frozen=True)
+class PageFacts:
+    """Marks of one page."""
 
-@by_digest(1 << 14)
-def is_error(observation: str) -> bool:
-    """True if the page reports a failure."""
-    return _ERROR.search(observation) is not None
-
-
-def is_truncated(observation: str) -> bool:
+    lines: int
+    untrusted_lines: int
+    is_error: bool
+    is_truncated: bool
     """True if the page marks a part of it as left out."""
-    return _TRUNCATED.search(observation) is not None
+    trusted: str
+    """The page without third parties' lines."""
 
 
-def is_untrusted(line: str, mark: str = "") -> bool:
-    """True if the line matches `mark`, a regular expression of third parties' lines, or tries to change the task."""
-    short, long = _untrusted(mark)
-    return short(line) if len(line) <= _SHORT else long(line)
-
-
-@lru_cache(8)
-def _untrusted(mark: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """Return the tests for short lines and for long ones. A page of JSON is one line: cached as it is, thousands of
-    them would stay in memory."""
-    pattern = re.compile(f"{mark}|{_UNTRUSTED}" if mark else _UNTRUSTED, re.IGNORECASE)
-
-    def matches(line: str) -> bool:
-        return pattern.search(line) is not None
-
-    return lru_cache(1 << 14)(matches), by_digest(1 << 14)(matches)
+@lru_cache(PAGES)
+def facts_of(page: str, mark: str = "") -> PageFacts:
+    """Return the facts of a page. A line is a third party's if it matches `mark`, a regular expression, or tries to
+    change the task."""
+    lines = page.splitlines()
+    marked = re.compile(mark, re.IGNORECASE).search if mark else None
+    instructs = _instructs if _instructs(page) else None
+    trusted = [line for line in lines if not (marked and marked(line)) and not (instructs and instructs(line))]
+    return PageFacts(
+        lines=len(lines),
+        untrusted_lines=len(lines) - len(trusted),
+        is_error=is_error(page),
+        is_truncated=_is_truncated(page),
+        trusted=page if len(trusted) == len(lines) else "".join(f"{line}\n" for line in trusted),
+    )
 
 
 def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mark: str = "") -> dict[str, float]:
     """Return shares of the argument values, in [0, 1]: `args_unseen` occur in no line of goal or pages,
     `args_untrusted` only in third parties' lines, `args_together` is the largest share that one trusted page line shows
     (1 without arguments)."""
-    shown = list(dict.fromkeys(line for text in observations for line in text.splitlines()))
-    trusted = [line for line in shown if not is_untrusted(line, mark)]
-    total = max(1, len(values))
-    seen = _count(values, "\n".join([goal, *shown]))
-    seen_trusted = _count(values, "\n".join([goal, *trusted]))
-    together = max((_count(values, line) for line in trusted), default=0)
+    total, together = max(1, len(values)), 0
+    trusted = [facts_of(page, mark).trusted for page in observations]
+    for page in reversed(trusted):
+        if together == len(values):
+            break
+        within = [value for value in values if value in page]
+        for line in page.splitlines() if len(within) > together else ():
+            candidates = [value for value in within if value in line]
+            if len(candidates) > together:
+                together = max(together, sum([shows(value, line) for value in candidates]))
+    seen_trusted = seen = sum(_seen(value, goal, trusted) for value in values)
+    if trusted != list(observations):
+        seen = sum(_seen(value, goal, observations) for value in values)
     return {
+        "args_together": together / total if values else 1.0,
         "args_unseen": (len(values) - seen) / total,
         "args_untrusted": (seen - seen_trusted) / total,
-        "args_together": together / total if values else 1.0,
     }
 
 
-def _count(values: Sequence[str], text: str) -> int:
-    return sum(shows(value, text) for value in values)
+def _seen(value: str, goal: str, pages: Sequence[str]) -> bool:
+    if value.splitlines() == [value]:
+        return shows(value, goal) or any(shows(value, page) for page in reversed(pages))
+    lines = dict.fromkeys(line for page in pages for line in page.splitlines())  # the value spans lines
+    return shows(value, "\n".join([goal, *lines]))
 
 
 def shows(value: str, text: str) -> bool:
     """True if the value occurs in the text as words of its own."""
-    return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+    begin = text.find(value)
+    while begin >= 0:
+        if not (_in_word(text[begin - 1 : begin]) or _in_word(text[(end := begin + len(value)) : end + 1])):
+            return True
+        begin = text.find(value, begin + 1)
+    return False
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 UNPARSEABLE = "unparseable"
@@ -129,15 +164,15 @@ def signature(action: str, goal: str, observations: Sequence[str], tools: Sequen
 
 def _parts(action: str, tools: Sequence[ToolSpec]) -> list[tuple[str, list[tuple[str, str | None]], list[str]]]:
     """Return (tool, values by argument, further words) of each call of an action; a free argument's value is None."""
-    lines = [action] if parse_action(action).action_type else action.splitlines()
-    calls = [line for line in lines if parse_action(line).action_type]
+    lines = [action] if parsed(action).action_type else action.splitlines()
+    calls = [line for line in lines if parsed(line).action_type]
     if not calls:
         return [_command("" if action.lstrip()[:1] in ("{", "[") else action)]
     return [_call(line, tools) for line in calls]
 
 
 def _call(line: str, tools: Sequence[ToolSpec]) -> tuple[str, list[tuple[str, str | None]], list[str]]:
-    call, free = parse_action(line), free_arguments(line, tools)
+    call, free = parsed(line), free_arguments(line, tools)
     values = {name: _text(value) for name, value in sorted(call.arguments.items())}
     if len(tools) == 1 and len(tools[0].parameters.get("properties", {})) == len(values) == 1 and not free:
         return _command(*values.values())

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from r2v.data.action import parse_action
@@ -19,12 +20,19 @@ from r2v.llm.types import Sample
 from r2v.wire.message import ToolSpec
 
 _DECODER = json.JSONDecoder()
+REMEMBERED = 1 << 11
+"""Actions whose parsed form is cached: each is read again at every later step of its episode."""
+parsed = lru_cache(REMEMBERED)(parse_action)
+"""The parsed form of an action's text, cached for all its readers."""
 
 
 def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
     """Return the names of the proposed tool's free arguments; none for an unknown tool or unreadable text."""
-    tool = parse_action(text).action_type
-    return next((spec.free_arguments for spec in tools if spec.name == tool), frozenset())
+    tool = parsed(text).action_type
+    for spec in tools:
+        if spec.name == tool:
+            return spec.free_arguments
+    return frozenset()
 
 
 def argument_spans(text: str, action: str) -> dict[str, tuple[int, int]]:
@@ -35,7 +43,7 @@ def argument_spans(text: str, action: str) -> dict[str, tuple[int, int]]:
     {'id': (36, 40)}
     """
     spans: dict[str, tuple[int, int]] = {}
-    for name, value in parse_action(action).arguments.items():
+    for name, value in parsed(action).arguments.items():
         for start in _values_of(name, text):
             end = _end_of(value, text, start)
             if end is not None:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,12 @@ def _fit_constant(
 
 
 def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: RouterConfig, seed: int) -> BoostedModel:
+    return _boosted(x.tobytes(), y.tobytes(), weights.tobytes(), len(x), seed)
+
+
+@lru_cache(maxsize=8)
+def _boosted(x: bytes, y: bytes, weights: bytes, rows: int, seed: int) -> BoostedModel:
+    """Fit float64 arrays; the router stage fits what the last round of router features has fitted."""
     from sklearn.ensemble import GradientBoostingClassifier
 
     model = GradientBoostingClassifier(
@@ -194,7 +201,7 @@ def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: R
         init="zero",
         random_state=seed_of(seed, "router") % 2**32,
     )
-    model.fit(x, y, sample_weight=weights)
+    model.fit(np.frombuffer(x).reshape(rows, -1), np.frombuffer(y), sample_weight=np.frombuffer(weights))
     return BoostedModel(
         intercept=0.0, rate=model.learning_rate, trees=tuple(map(exported_tree, model.estimators_[:, 0]))
     )

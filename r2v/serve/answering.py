@@ -1,7 +1,7 @@
-"""Answering: a client's request to the model that a decision names.
+"""Answering: a client's request goes to the model that the decision names.
 
 A server without a bundle has one model, the LLM. With a bundle, requests for `r2v` are decided at each step; those that
-name a model of the provider's own, as for titles, go to the LLM undecided.
+name a model of the provider, as for titles, go to the LLM without a decision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Answerer:
         self._sessions, self._turns, self._metrics, self.pair = sessions, turns, metrics, pair
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.outside: Counter[str] = Counter()
-        """Reasons for which the small model could not answer, and how often."""
+        """Requests outside the bundle's domain by reason."""
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -59,12 +59,12 @@ class Answerer:
         return (*names, self._endpoint.model)
 
     def model_for(self, body: RequestBody) -> str:
-        """Return the LLM's model to ask: the server's if the client named it by a name of R2V's, else the client's."""
+        """Return the model to ask of the LLM's provider: the server's for R2V's own names, else the client's."""
         names = body.model in LLM_NAMES or self._threshold(body) is not None
         return self._endpoint.model if self._settings.any_model or names else body.model
 
     def _threshold(self, body: RequestBody) -> float | None:
-        """Return the threshold at which a request is decided; None if it is not."""
+        """Return the threshold at which a request is decided; None if it goes to the LLM without a decision."""
         if self.pair is None:
             return None
         named = self.pair.threshold_of(body.model)
@@ -74,7 +74,7 @@ class Answerer:
     async def decide(self, request: ClientRequest) -> ServedDecision:
         """Decide a request without answering it. Raises Refused."""
         threshold = self._threshold(request.body)
-        assert self.pair is not None, "the caller has looked"
+        assert self.pair is not None, "the caller checks"
         if threshold is None:
             threshold = self.pair.threshold_of("r2v") or 0.0
         session = self._sessions.find(request.headers, request.body.values, request.wire, key=request.key_name)
@@ -101,7 +101,7 @@ class Answerer:
         session = self._sessions.find(request.headers, body.values, request.wire, key=request.key_name)
         session.turns += 1
         if session.turns == 1:
-            logger.info("  session begins: r2v explain %s", shlex.quote(session.name))
+            logger.info("  session began: explain=%s", f"r2v explain {shlex.quote(session.name)}")
         turn = ServedTurn(request=request, session=session, number=session.turns, model=model)
         reply = b""
         try:
@@ -109,8 +109,9 @@ class Answerer:
                 turn.decision = await self._decided(self.pair.decide(request, session, threshold))
             decision = turn.decision
             if decision is not None and not self._settings.shadow:
-                # before the reply, because a client may repeat at once
+                # before the reply, because a client may retry at once and must get the same author
                 session.decisions[request.conversation] = decision.source
+            # reasons may quote the client: the limit bounds the memory
             if decision is not None and decision.step is None and len(self.outside) < 100:
                 self.outside[decision.reason] += 1
             if decision is not None and decision.source == "small" and not self._settings.shadow:
@@ -122,6 +123,7 @@ class Answerer:
             try:
                 reply = await self._forwarder.forward(turn, rate, _headers("llm", decision), receive, send)
             except LLMDown:
+                # nothing was sent to the client yet, so another author may still answer
                 instead = await self._instead(turn, threshold)
                 if instead is None:
                     raise
@@ -134,7 +136,7 @@ class Answerer:
             self._turns.write(turn, reply)
 
     async def _decided(self, decision: Awaitable[T]) -> T:
-        """Await a decision. Raises Refused where a cap does not cover the small model's question."""
+        """Await a decision. Raises Refused if a cap does not cover the request to the small model."""
         try:
             return await decision
         except CapReached as error:
@@ -147,16 +149,16 @@ class Answerer:
         return turn.decision
 
     async def _small(self, turn: ServedTurn, decision: ServedDecision, send: Send) -> bytes:
-        """Send the small model's turn to the client; the body."""
+        """Send the small model's turn to the client and return its body."""
         proposal = decision.proposal
         assert proposal is not None, "the small model acts by its proposal"
         turn.decision, turn.source, turn.trouble = decision, "small", ""
         turn.usd, turn.tokens = proposal.usd, proposal.tokens
         turn.status, turn.first_byte = 200, time.monotonic() - turn.began
-        turn.answered_by, turn.reply_id = proposal.reply.model, proposal.said.id
-        if not proposal.said.message.calls:
-            turn.said = said_hash(proposal.said.message.text)
-        kind, content = rendered(turn.request, proposal.said)
+        turn.answered_by, turn.reply_id = proposal.reply.model, proposal.wire_reply.id
+        if not proposal.wire_reply.message.calls:  # a turn with calls is recognised by their ids
+            turn.text_hash = said_hash(proposal.wire_reply.message.text)
+        kind, content = rendered(turn.request, proposal.wire_reply)
         headers = [(b"content-type", kind.encode()), *_headers("small", decision)]
         if (saved := self.saved(turn)) is not None:
             headers.append((b"x-r2v-saved-usd", b"%.6f" % saved))
@@ -165,8 +167,8 @@ class Answerer:
         return content
 
     def saved(self, turn: ServedTurn) -> float | None:
-        """Return the USD that asking the small model saved: the LLM's list price of its tokens if it acted, less what
-        its provider billed for the proposal, played or not. None if that is unknown, or it was not asked."""
+        """Return the USD that asking the small model saved: the LLM's list price of its tokens if it acted, less the
+        bill for the proposal, played or not. None if a price is unknown, or it was not asked."""
         proposal = None if turn.decision is None else turn.decision.proposal
         rate = self._endpoint.rate(self._endpoint.model)
         if proposal is None or proposal.usd is None or rate is None:
@@ -178,7 +180,7 @@ class Answerer:
 def _headers(source: str, decision: ServedDecision | None) -> Headers:
     headers = [(b"x-r2v-source", source.encode())]
     if decision is not None:
-        # a reason may name a tool or quote an endpoint: a line break in it would begin a header of theirs
+        # a reason may quote a client or an endpoint: a line break in it would begin a header of their choice
         reason = "".join(letter if " " <= letter <= "~" else "?" for letter in decision.reason)
         headers.append((b"x-r2v-reason", reason.encode()))
         if decision.threshold is not None:

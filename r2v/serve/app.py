@@ -1,7 +1,7 @@
 """Routes of the server: the three formats, lists of models, sessions, metrics and health.
 
-Only these paths exist, compared after decoding and without any joining to the provider's address; everything else is
-404 and reaches nobody. HEAD is answered on any path without a key, because clients probe with it.
+Only these paths exist. They are compared after decoding and never joined to the provider's address; any other path is
+404 and is not forwarded. HEAD is answered on any path without a key, because clients probe with it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from r2v.wire.errors import write_error
 from r2v.wire.stream_facts import WireName
 
 LARGEST_BODY = 33_000_000
-"""Bytes of a request body, after decompression: a little more than the 32 MB that Anthropic takes."""
+"""Bytes of a request body after decompression: a little over Anthropic's limit of 32 MB."""
 
 Scope = Message
 _OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths that need no key: they tell whether the server runs, and nothing else."""
+"""Paths without a key, for liveness probes; they reveal nothing but the state."""
 _BODY_SECONDS = 120.0
-"""Time that a request's body may take to arrive."""
+"""Limit on the arrival of a request's body, so that a stalled client does not hold a connection."""
 
 
 class ServeApp:
@@ -79,13 +79,13 @@ class ServeApp:
             ],
             exception_handlers={Refused: self._refusal, HTTPException: self._no_such_path, R2VError: self._fault},
         )
-        self._app.router.redirect_slashes = False
+        self._app.router.redirect_slashes = False  # any other spelling of a path is a 404
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        if scope["method"] == "HEAD":
+        if scope["method"] == "HEAD":  # a probe of some clients, sent without their key
             await Response()(scope, receive, send)
             return
         scope["key_name"] = self._keys.name_of(scope["headers"])
@@ -110,7 +110,7 @@ class ServeApp:
         if error.status == 429:
             headers["retry-after"] = "1"
         if error.status in (401, 408, 413, 426):
-            headers["connection"] = "close"  # the rest of a body, or of another protocol, may be on its way
+            headers["connection"] = "close"  # unread bytes of the body, or of another protocol, may follow
         body = write_error(wire, error.status, str(error), code=error.code)
         return JSONResponse(body, error.status, headers)
 
@@ -119,7 +119,7 @@ class ServeApp:
         return self._refusal(request, Refused(404, f"{request.method} {path:.100}: this server has no such path"))
 
     def _fault(self, request: Request, error: Exception) -> Response:
-        logger.error("  %s", error)
+        logger.error("  request failed: error=%s", error)
         return self._refusal(request, Refused(500, str(error)))
 
     async def _ask(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +135,8 @@ class ServeApp:
         except EnvironmentFault as error:
             if not began:
                 raise
-            logger.error("  %s", error)  # the reply is on its way: another one cannot be sent
+            # the reply has begun: a status and an error can no longer be sent
+            logger.error("  request failed after its reply began: error=%s", error)
 
     async def _request(self, wire: WireName, scope: Scope, receive: Receive) -> ClientRequest:
         """Read a request. Raises Refused."""
@@ -175,7 +176,7 @@ class ServeApp:
             raise Refused(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
 
     async def _count_tokens(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a count, which no provider bills."""
+        """Forward a token count, which no provider bills."""
         if "messages" not in self._endpoint.wires:
             raise Refused(404, f"{self._endpoint.provider} counts no tokens")
         request = await self._request(wire, scope, receive)
@@ -203,7 +204,7 @@ class ServeApp:
         return JSONResponse(self._described(name))
 
     def _described(self, name: str) -> dict[str, Any]:
-        """Return a model in a form that both SDKs read."""
+        """Return a model's entry with the fields of both SDKs."""
         return {
             "id": name,
             "object": "model",
@@ -224,40 +225,42 @@ class ServeApp:
         )
 
     async def _feedback(self, request: Request) -> Response:
-        """Log whether the task of a session, or of all sessions of the key, succeeded."""
-        told = await self._request("chat", request.scope, request.receive)
-        success, session = (told.body.values.get(name) for name in ("success", "session"))
+        """Log the success of a session's task, or of all sessions of the key."""
+        feedback = await self._request("chat", request.scope, request.receive)
+        success, session = (feedback.body.values.get(name) for name in ("success", "session"))
         if not isinstance(success, bool) or not (session is None or isinstance(session, str)):
             raise Refused(400, 'feedback: a body such as {"success": true, "session": "s1"} is asked for')
         if session is not None and self._sessions.get(session) is None:
             raise Refused(404, "no such session since the server's log begins")
-        about = {"kind": "feedback", "at": round(time.time(), 3), "key": told.key_name}
+        about = {"kind": "feedback", "at": round(time.time(), 3), "key": feedback.key_name}
         self._traffic.append({**about, "session": session, "success": success})
         return JSONResponse({"logged": True})
 
     async def _decide(self, request: Request) -> Response:
-        """Tell who would act, for a gateway that asks the models itself: candidates, best first, with the evidence."""
+        """Return the candidates, best first, and the decision, for a gateway that asks the models itself."""
         if self._answerer.pair is None:
             raise Refused(404, "no bundle is served; r2v serve BUNDLE decides")
-        asked = await self._request("chat", request.scope, request.receive)
-        wire, inner = asked.body.values.get("wire", "chat"), asked.body.values.get("request")
+        envelope = await self._request("chat", request.scope, request.receive)
+        wire, inner = envelope.body.values.get("wire", "chat"), envelope.body.values.get("request")
         if wire not in PATHS or not isinstance(inner, dict):
             form = '{"wire": "chat", "request": {...}}'
             raise Refused(400, f"decide: a body such as {form} is asked for; wires: {', '.join(PATHS)}")
-        decision = await self._answerer.decide(replace(asked, wire=wire, body=RequestBody.of(inner)))
+        decision = await self._answerer.decide(replace(envelope, wire=wire, body=RequestBody.of(inner)))
         names = {"small": "small", "llm": self._endpoint.model}
         order = [decision.source, "llm" if decision.source == "small" else "small"]
-        return JSONResponse({"candidates": [{"model": names[one], "source": one} for one in order], **decision.logged})
+        return JSONResponse(
+            {"candidates": [{"model": names[source], "source": source} for source in order], **decision.logged}
+        )
 
     async def _ready(self, request: Request) -> Response:
-        """Return whether the small model answers; with a key also its tools, and why it could not answer."""
+        """Return the state of the small model; with a key also its tools and the requests outside its domain."""
         pair = self._answerer.pair
         state = "ok" if pair is None or pair.breaker.healthy else "small model down"
-        told: dict[str, Any] = {"status": state}
+        status: dict[str, Any] = {"status": state}
         if pair is not None and request.scope["key_name"] is not None:
             tools = [tool.name for tool in pair.domain.tools]
-            told["small"] = {"tools": tools, "outside": self._answerer.outside}
-        return JSONResponse(told)
+            status["small"] = {"tools": tools, "outside": self._answerer.outside}
+        return JSONResponse(status)
 
     async def _metrics_page(self, request: Request) -> Response:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
@@ -268,7 +271,7 @@ async def _healthy(request: Request) -> Response:
 
 
 class _Ask:
-    """A route's endpoint that speaks ASGI itself: streams pass without a layer between."""
+    """A route's endpoint in plain ASGI, so that streams pass without Starlette's response layer."""
 
     def __init__(self, act: Callable[[WireName, Scope, Receive, Send], Awaitable[None]], wire: WireName) -> None:
         self._act, self._wire = act, wire

@@ -1,8 +1,8 @@
 """Forwarding: one request to the LLM, and its reply to the client as it arrives.
 
 The request is booked at its worst case before it leaves and settled when its reply ends. A reply whose client has left
-is read on for its usage, because the provider bills it. Nothing is retried, because clients do that and a proxy that
-retries too would multiply their attempts; but for one retry without thoughts that the provider calls invalid.
+is still read for its usage, because the provider bills it. Nothing is retried, because clients retry and a proxy that
+retries too would multiply their attempts. The exception is one retry without thoughts that the provider calls invalid.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Send = Callable[[Message], Awaitable[None]]
 
 _USAGE = "stream_options.include_usage"
 _LONGEST_BODY = 64 << 20
-"""Bytes of a reply that does not stream."""
+"""Limit in bytes on a reply that does not stream, which is held in memory."""
 
 
 class Refused(Exception):
-    """A request that is answered by the server itself. retry: a client may send it again."""
+    """A request that the server answers with an error of its own. retry: a client may send it again."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, retry: bool = False) -> None:
         super().__init__(message)
@@ -49,8 +49,8 @@ class Refused(Exception):
 
 
 def by_cap(error: CapReached, body: RequestBody | None = None) -> Refused:
-    """Return the refusal of a request that a cap does not cover, now or for good. body: the client's, if it is its
-    request that is not covered."""
+    """Return the refusal of a request over a cap, for now (429) or for good (402). body: the client's, if its own
+    request is over the cap, to hint at a missing limit of the reply."""
     if error.passing:
         return Refused(429, f"{error}; other requests hold it: try again", code="rate_limit_exceeded", retry=True)
     endless = body is not None and not reply_limit(body)
@@ -59,7 +59,7 @@ def by_cap(error: CapReached, body: RequestBody | None = None) -> Refused:
 
 
 class LLMDown(Refused):
-    """The LLM cannot be reached, or broke off before it said anything."""
+    """The LLM cannot be reached, or its connection broke before the reply began."""
 
 
 class Forwarder:
@@ -75,11 +75,11 @@ class Forwarder:
     def require_wire(self, wire: str) -> None:
         """Raise Refused if the endpoint does not speak a format."""
         if wire not in self._endpoint.wires:
-            allowed = ", ".join(PATHS[one] for one in self._endpoint.wires)
+            allowed = ", ".join(PATHS[spoken] for spoken in self._endpoint.wires)
             raise Refused(404, f"{self._endpoint.provider} does not speak this format; it takes {allowed}")
 
     def rate(self, model: str) -> Rate | None:
-        """Return the price of a model. Raises Refused if it has none and a cap is to be kept."""
+        """Return the price of a model; None if it has none. Raises Refused in that case if a cap is set."""
         rate = self._endpoint.rate(model)
         if rate is None:
             if self._books.is_capped:
@@ -89,22 +89,23 @@ class Forwarder:
                     "teacher.usd_in and teacher.usd_out",
                     code="model_not_found",
                 )
+            # clients name the models: the limit bounds the set and the log
             if model not in self._unpriced and len(self._unpriced) < 1000:
                 self._unpriced.add(model)
-                logger.warning("  %.100s: no price; its requests are booked as unknown", model)
+                logger.warning("  model has no price, its requests are booked as unknown: model=%.100s", model)
         return rate
 
     async def forward(
         self, turn: ServedTurn, rate: Rate | None, headers: Headers, receive: Receive, send: Send
     ) -> bytes:
-        """Answer a turn by the LLM; the reply's body. headers: what the client is told beside the provider's own.
-        Raises Refused before anything was sent to the client."""
+        """Answer a turn by the LLM and return the reply's body. headers: added to the provider's own. Raises Refused
+        before anything was sent to the client."""
         request, body = turn.request, turn.request.body
         sent, turn.changed = body.sent(model=turn.model, with_usage=request.wire == "chat" and body.streams)
         watch = asyncio.ensure_future(_left(receive))
         try:
             reply = await self._booked(turn, rate, sent, headers, watch, send, last=False)
-            if reply is None:
+            if reply is None:  # the provider called the conversation's thoughts invalid
                 stripped = without_thoughts(request.wire, body.values)
                 turn.changed = (*turn.changed, "thoughts")
                 self._metrics.add("r2v_stripped_total")
@@ -113,7 +114,7 @@ class Forwarder:
         finally:
             turn.client_left = watch.done() and not turn.whole
             watch.cancel()
-        assert reply is not None, "the last try passes whatever comes"
+        assert reply is not None, "the last attempt passes every reply on"
         return reply.content
 
     async def _booked(
@@ -127,7 +128,7 @@ class Forwarder:
         *,
         last: bool,
     ) -> PassingReply | None:
-        """Send the request, pass its reply on and book it; None if it is to be sent again without thoughts."""
+        """Send the request, pass its reply on, book it and return it; None to send it again without thoughts."""
         request = turn.request
         turn.at_most, turn.usd = 0.0 if rate is None else worst_case(rate, request.body), None
         try:
@@ -139,17 +140,17 @@ class Forwarder:
         try:
             reply, again = await self._exchange(turn, sent, headers, watch, send, last=last)
             await self._book(turn, entry, reply)
-        except NotSent as error:
+        except NotSent as error:  # no connection, so nothing is billed
             turn.trouble, turn.usd = str(error), 0.0
             await self._books.settle(entry, 0.0)
             raise LLMDown(503, turn.trouble, retry=True) from None
-        except BrokenOff as error:
+        except BrokenOff as error:  # the request may have arrived, and the provider may bill it
             turn.trouble = str(error)
             await self._book(turn, entry, reply)
             raise LLMDown(502, turn.trouble, retry=True) from None
         except EnvironmentFault:
             raise  # the books could not be written: the request stays booked at its worst case
-        except BaseException as error:
+        except BaseException as error:  # a stopping server cancels the task, and the request may still be billed
             stopped = isinstance(error, asyncio.CancelledError)
             turn.trouble = "the server stopped" if stopped else f"the server failed ({type(error).__name__})"
             await self._books.lost(entry, turn.trouble)
@@ -159,14 +160,14 @@ class Forwarder:
     async def _exchange(
         self, turn: ServedTurn, sent: bytes, more: Headers, watch: asyncio.Future[None], send: Send, *, last: bool
     ) -> tuple[PassingReply, bool]:
-        """Send the request and pass its reply on; True beside it if it is a refusal of thoughts, which the client is
-        not sent. Raises NotSent and BrokenOff before anything was sent to the client."""
+        """Send the request, pass its reply on and return it. The flag is True for a refusal of thoughts, which is not
+        passed on. Raises NotSent and BrokenOff before anything was sent to the client."""
         request, wire = turn.request, turn.request.wire
         headers = to_provider(request.headers, self._endpoint.key_headers)
         withhold = _USAGE in turn.changed
-        if withhold:  # events are read one by one
+        if withhold:  # an event can be left out of a plain stream only
             headers = [(name, "identity" if name == "accept-encoding" else value) for name, value in headers]
-        if "thoughts" in turn.changed:
+        if "thoughts" in turn.changed:  # the body was written anew, without compression
             headers = [(name, value) for name, value in headers if name != "content-encoding"]
         posted = self._upstream.post(self._endpoint.url(PATHS[wire], request.query), headers, sent)
         async with posted as response, _closed_after(watch, self._settings.drain_seconds, response):
@@ -181,7 +182,7 @@ class Forwarder:
                 return reply, False
             try:
                 await self._stream(response, reply, more, send)
-            except BrokenOff as error:
+            except BrokenOff as error:  # the status was sent: only an event can carry the error now
                 turn.trouble = str(error)
                 await _sent(send, write_error_event(wire, turn.trouble), more=False)
             return reply, False
@@ -193,7 +194,7 @@ class Forwarder:
         decode = Decoder(response)
         async for piece in self._upstream.pieces(response):
             passed = reply.add(decode(piece))
-            # where nothing is withheld the bytes go on as they came, decoded or not
+            # if nothing is withheld, the bytes pass as they came, in the encoding that the client accepts
             await _sent(send, passed if reply.withholds else piece)
         rest = reply.end()
         if not reply.facts.ended and reply.facts.error is None:
@@ -202,7 +203,7 @@ class Forwarder:
         await _sent(send, rest, more=False)
 
     async def _whole(self, response: aiohttp.ClientResponse, reply: PassingReply) -> bytes:
-        """Read a reply that does not stream; its bytes as they came. Raises BrokenOff if it breaks off."""
+        """Return the undecoded bytes of a whole reply. Raises BrokenOff if it breaks off or is too long."""
         decode, pieces = Decoder(response), []
         async for piece in self._upstream.pieces(response):
             pieces.append(piece)
@@ -213,13 +214,14 @@ class Forwarder:
         return b"".join(pieces)
 
     async def _book(self, turn: ServedTurn, entry: Reservation, reply: PassingReply) -> None:
-        """Settle the request by the usage that its reply told, at no cost if it was refused, else as unknown."""
+        """Settle the request by the usage in its reply, at 0 if it was refused, else as unknown."""
         facts = reply.facts
         usage, rate = facts.usage, self._endpoint.rate(turn.model, facts.model)
         turn.answered_by, turn.reply_id, turn.reply_sha256 = facts.model, facts.id, reply.sha256
         turn.whole = facts.ended and turn.status == 200 and not turn.trouble
-        known_error = facts.error is not None or bool(read_error(turn.status, reply.content).codes)
-        refused = turn.status >= 400 and (turn.status < 500 or known_error)
+        # an error in the provider's format is its refusal; any other 5xx may be a gateway's, after a billed request
+        is_provider_error = facts.error is not None or bool(read_error(turn.status, reply.content).codes)
+        refused = turn.status >= 400 and (turn.status < 500 or is_provider_error)
         if refused and usage is None:
             turn.usd = 0.0
         elif usage is not None and usage.whole and rate is not None and facts.ended and not turn.trouble:
@@ -236,7 +238,8 @@ class Forwarder:
 async def _closed_after(
     watch: asyncio.Future[None], seconds: float, response: aiohttp.ClientResponse
 ) -> AsyncIterator[None]:
-    """Close the response so many seconds after its client has left, unless the block has ended before."""
+    """Close the response `seconds` after its client has left, unless the block ends first. Until then it is read for
+    its usage."""
     loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
 
     def close_later(watched: asyncio.Future[None]) -> None:
@@ -249,7 +252,7 @@ async def _closed_after(
     finally:
         watch.remove_done_callback(close_later)
         for timer in timers:
-            timer.cancel()  # it would hold the response until then
+            timer.cancel()  # a pending timer keeps the response in memory
 
 
 async def _left(receive: Receive) -> None:

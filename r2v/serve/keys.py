@@ -1,6 +1,6 @@
-"""Keys of the server: who may use it. None of its listeners is without one.
+"""Keys of the server's clients. The server never listens without one.
 
-    keys = server_keys(folder)             # R2V_SERVE_KEY, else the file `keys` of the folder, made on the first start
+    keys = server_keys(folder)             # R2V_SERVE_KEY, else the file `keys` of the folder, written if missing
     keys.name_of(headers)                  # "default", or None for a wrong key
 
 Clients send their key as `Authorization: Bearer` or as `x-api-key`; Anthropic's clients use both.
@@ -28,16 +28,16 @@ class ServerKeys:
     """Keys by the name under which their spending is booked."""
 
     def __init__(self, keys: dict[str, str]) -> None:
-        # hashes have one length and tell nothing by the time that a lookup takes
+        # hashed, because the time of a lookup by the key itself would reveal a part of it
         self._names = {_hash(key): name for name, key in keys.items()}
         self._keys = tuple(key.encode() for key in keys.values())
 
     def stand_in(self, text: bytes) -> bool:
-        """True if a key stands in a text that would go to the provider."""
+        """True if a text that would go to the provider contains a key."""
         return any(key in text for key in self._keys)
 
     def name_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """Return the name of the key that a request brings; None if it brings none that is known."""
+        """Return the name of the key in a request's headers; None if they hold no valid one."""
         for name, value in headers:
             header = name.lower()
             key = value.decode("latin-1").strip()
@@ -47,8 +47,8 @@ class ServerKeys:
                     continue
             elif header not in (b"x-api-key", b"api-key"):
                 continue
-            if found := self._names.get(_hash(key.strip())):
-                return found
+            if key_name := self._names.get(_hash(key.strip())):
+                return key_name
         return None
 
 
@@ -57,8 +57,9 @@ def _hash(key: str) -> bytes:
 
 
 def server_keys(folder: Path) -> tuple[ServerKeys, Path | None]:
-    """Return the keys, and the file that holds them; None if they are the environment's. The file has a line `NAME KEY`
-    for each and mode 0600. Raises InputError for another line, UsageError for a short key in the environment."""
+    """Return the keys and their file, None for a key in R2V_SERVE_KEY. The file has mode 0600 and a line `NAME KEY` for
+    each key; it is written if missing. Raises InputError for another line or no key, UsageError for a short key in the
+    environment."""
     given = os.environ.get(VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -68,6 +69,7 @@ def server_keys(folder: Path) -> tuple[ServerKeys, Path | None]:
     if not path.exists():
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
+            # O_EXCL: of two servers that start at once, the second fails instead of replacing the key
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(f"default r2v-{secrets.token_urlsafe(32)}\n")

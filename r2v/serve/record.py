@@ -1,10 +1,10 @@
-"""Recording one run of a command: its requests go through a server of its own, and its outcome is logged.
+"""Recording of one run of a command: its requests go through a server of its own, and its outcome is logged.
 
     done = await record_command(["mini", "-t", "Fix the bug."], config, task="bug-7")
     done.success, done.turns, done.usd
 
-The command sees the server in the variables that agents read, with a key that ends with it. It succeeds if it exits
-with 0, unless it tells otherwise: POST {"success": false} to $R2V_FEEDBACK_URL.
+The command finds the server in the variables that agents read; its key is valid only while it runs. It succeeds if it
+exits with 0, unless it reports otherwise: POST {"success": false} to $R2V_FEEDBACK_URL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from r2v.storage.paths import SERVERS, TRAFFIC
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCommand:
-    """One run of a command. usd: billed, and at most for replies whose usage never came."""
+    """One run of a command. usd: billed; for replies without a usage, the worst case."""
 
     task: str
     attempt: int
@@ -42,7 +42,7 @@ class RecordedCommand:
 
     @property
     def line(self) -> str:
-        """It in one line."""
+        """Summary in one line."""
         how = "succeeded" if self.success else "failed"
         return f"{self.task}: {how} (exit {self.exit_code}), {self.turns} requests, ${self.usd:.4f}; {self.folder}"
 
@@ -50,21 +50,21 @@ class RecordedCommand:
 async def record_command(
     words: Sequence[str], config: Config, root: Path = Path(), *, task: str, cwd: Path | None = None
 ) -> RecordedCommand:
-    """Run a command in front of a server of its own. Raises UsageError if there is no such command, and as `listening`
-    does."""
-    if config.serve.port:
+    """Run a command in front of a server of its own. Raises UsageError for an unknown command, InputError for one that
+    cannot be run, and as `listening` does."""
+    if config.serve.port:  # any free port, so that recordings may run beside `r2v serve`
         config = replace(config, serve=replace(config.serve, port=0))
     folder = root / SERVERS / config.serve.name
     attempt = max((_attempt(row["key"], task) for row in _rows(folder)), default=-1) + 1
     key_name, key = f"{task}/{attempt}", f"r2v-{secrets.token_urlsafe(32)}"
-    async with listening(config, root, record=True, keys={key_name: key}) as place:
-        exit_code = await _run(words, _variables(place, key, task, config), cwd)
+    async with listening(config, root, record=True, keys={key_name: key}) as server:
+        exit_code = await _run(words, _variables(server, key, task, config), cwd)
         feedback = [row["success"] for row in _rows(folder) if row["kind"] == "feedback" and row["key"] == key_name]
         success = feedback[-1] if feedback else exit_code == 0
         about = {"kind": "outcome", "at": round(time.time(), 3), "key": key_name, "task": task}
-        place.traffic.append({**about, "exit": exit_code, "success": success})
+        server.traffic.append({**about, "exit": exit_code, "success": success})
     done = recorded(config, root, task=task)
-    assert done is not None, "its outcome was logged"
+    assert done is not None, "the outcome was just logged"
     return done
 
 
@@ -88,7 +88,7 @@ def recorded(config: Config, root: Path = Path(), *, task: str) -> RecordedComma
 
 
 def _attempt(key: str, task: str) -> int:
-    """Return the attempt that a key's name stands for; -1 if it is another task's. A killed run has no outcome."""
+    """Return the attempt in a key's name; -1 for another task's. A killed run has a key but no outcome."""
     number = key.removeprefix(f"{task}/")
     return int(number) if number != key and number.isdecimal() else -1
 
@@ -97,19 +97,19 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     return list(read_traffic(folder)) if (folder / TRAFFIC).exists() else []
 
 
-def _variables(place: Listening, key: str, task: str, config: Config) -> Mapping[str, str]:
+def _variables(server: Listening, key: str, task: str, config: Config) -> Mapping[str, str]:
     """Return the command's environment: the server in the variables of both SDKs, and no provider's key."""
     teacher = config.teacher
     hidden = {key.variable for key in own_keys().values()} | {str(teacher.api_key_env), "ANTHROPIC_AUTH_TOKEN"}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return kept | {
-        "OPENAI_BASE_URL": f"{place.url}/v1",
-        "OPENAI_API_BASE": f"{place.url}/v1",
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+    return inherited | {
+        "OPENAI_BASE_URL": f"{server.url}/v1",
+        "OPENAI_API_BASE": f"{server.url}/v1",
         "OPENAI_API_KEY": key,
-        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_BASE_URL": server.url,
         "ANTHROPIC_API_KEY": key,
-        "R2V_SERVE_URL": place.url,
-        "R2V_FEEDBACK_URL": f"{place.url}/v1/feedback",
+        "R2V_SERVE_URL": server.url,
+        "R2V_FEEDBACK_URL": f"{server.url}/v1/feedback",
         "R2V_TASK": task,
     }
 

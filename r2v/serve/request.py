@@ -1,4 +1,4 @@
-"""A client's request, read and checked, and the most that it can cost."""
+"""A client's request, parsed, and its worst-case cost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from r2v.wire.stream_facts import WireName
 
 _READERS: dict[WireName, Any] = {"chat": chat, "responses": responses, "messages": anthropic}
 _LONGEST_OUTPUT = 131_072
-"""Tokens of a reply that a request without a limit is booked at, where the model's context is not known."""
+"""Tokens reserved for a reply without a limit if the model's context length is unknown."""
 _HIDDEN_PROMPT = 1024
-"""Tokens that providers add to a prompt with tools, at most."""
+"""Most tokens that providers add to a prompt with tools."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,27 +30,27 @@ class ClientRequest:
     headers: Headers = field(repr=False)
     body: RequestBody
     key_name: str
-    """Name of the key that it came with."""
+    """Name of the client's key."""
 
     @cached_property
     def conversation(self) -> str:
-        """Digest of its whole conversation."""
+        """Digest of the whole conversation."""
         return prefix(self.body.values, self.wire)
 
     @cached_property
     def parsed(self) -> WireRequest:
-        """It as messages, tools and options. Raises NotThisFormat."""
+        """Messages, tools and options of the body. Raises NotThisFormat."""
         parsed: WireRequest = _READERS[self.wire].read_request(self.body.values)
         return parsed
 
 
 def reply_limit(body: RequestBody) -> int | None:
-    """Return the tokens that a request allows its reply; None if it sets no limit."""
+    """Return a request's limit on the tokens of its reply; None if it sets none."""
     return first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def worst_case(rate: Rate, body: RequestBody) -> float:
-    """Return the most USD that a request can be billed: a token for each byte of its body, and all of its limit."""
+    """Return the worst-case USD of a request: a token for each byte of its body, and replies of the greatest length."""
     prompt = len(body.plain) + (_HIDDEN_PROMPT if body.values.get("tools") else 0)
     samples = first_number(body.values, "n") or 1
     return rate.worst_case(prompt, samples * (reply_limit(body) or rate.context or _LONGEST_OUTPUT), batch=False)

@@ -1,9 +1,9 @@
-"""The server's process: opens its books, logs and connections, and listens until it is told to stop.
+"""Process of the server: it opens books, logs and connections, and listens until it is stopped.
 
-    with listening(config, root) as place:           # in a thread of its own, as tests and `r2v record` have it
-        place.url, place.key
+    async with listening(config, root, record=False) as server:
+        server.url, server.keys_file
 
-uvicorn parses HTTP. What it lacks is added here: a limit on the headers of a request and on the time that they take.
+uvicorn parses HTTP. It lacks limits on the size and the arrival time of a request's headers, which are added here.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from r2v.serve.turns import TurnLog
 from r2v.storage.paths import SERVERS
 
 _HEADER_SECONDS = 15.0
+"""Limit on the arrival of headers, against clients that send them a byte at a time."""
 _LONGEST_HEADERS = 1 << 16
+"""Limit in bytes on the headers of a request, which are buffered."""
 _GRACE = 30
-"""Seconds that a stopping server waits for replies in flight."""
+"""Seconds of a stopping server for the replies in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class Listening:
 
     url: str
     keys_file: Path | None
-    """The file with its keys; None if they are given or in R2V_SERVE_KEY."""
+    """File with its keys; None if they are given or in R2V_SERVE_KEY."""
     folder: Path
     traffic: TrafficLog
 
@@ -67,21 +69,22 @@ async def listening(
     bundle: Path | None = None,
 ) -> AsyncIterator[Listening]:
     """Serve while the block runs. record: write the sessions' text. keys: by name, in place of the server's own.
-    bundle: the pair that is served. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is
-    taken."""
+    bundle: folder of the pair to serve; None: the LLM alone. Raises UsageError, InputError, LeaseConflict, and
+    EnvironmentFault if the port is taken."""
     settings = config.serve
     folder = root / SERVERS / settings.name
     llm = endpoint(config.teacher)
+    # a shell set up for the server's clients would make it forward to itself, without end
     if llm.root.startswith(own := f"http://{settings.host}:{settings.port}/"):
         raise UsageError(f"the LLM's address is this server's own, {own}: unset OPENAI_BASE_URL and ANTHROPIC_BASE_URL")
-    known_keys, keys_file = server_keys(folder) if keys is None else (ServerKeys(dict(keys)), None)
+    client_keys, keys_file = server_keys(folder) if keys is None else (ServerKeys(dict(keys)), None)
     async with AsyncExitStack() as stack:
         rate = llm.rate(llm.model)
-        assert rate is not None, "endpoint() has looked for it"
+        assert rate is not None, "endpoint() refuses a model without a price"
         books = await stack.enter_async_context(Books(folder, config, rate, root))
         traffic, sessions, metrics = TrafficLog(folder), Sessions(), Metrics()
         stack.callback(traffic.close)
-        for row in traffic.open():
+        for row in traffic.open():  # clients go on with their sessions after a restart
             if row["kind"] == "turn":
                 sessions.restore(row)
         upstream = await stack.enter_async_context(Upstream(settings))
@@ -89,8 +92,8 @@ async def listening(
         turns = TurnLog(traffic, sessions, metrics, Recorder(folder) if record else None)
         forwarder = Forwarder(llm, settings, upstream, books, metrics)
         answerer = Answerer(llm, settings, forwarder, sessions, turns, metrics, pair)
-        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys)
-        logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
+        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, client_keys)
+        logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings, which may hold secrets
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)
         server = _Server(
@@ -115,6 +118,7 @@ async def listening(
         finally:
             server.should_exit = True
             await serving
+            # each cancelled request books its worst case and logs its turn before the journal closes
             for task in list(answerer.in_flight):
                 task.cancel()
             await asyncio.gather(*answerer.in_flight, return_exceptions=True)
@@ -128,21 +132,21 @@ async def serve_until_stopped(
     ready: Callable[[Listening], None],
     bundle: Path | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ready: called when it listens."""
+    """Serve until SIGINT or SIGTERM. ready: called once the server listens."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with listening(config, root, record=record, bundle=bundle) as place:
+    async with listening(config, root, record=record, bundle=bundle) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        ready(place)
+        ready(server)
         await stopped.wait()
-        logger.info("  stopping; up to %d s are waited for replies in flight", _GRACE)
+        logger.info("  server stopping, replies in flight may end: grace_seconds=%d", _GRACE)
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Bind the port before anything else is told to clients. Raises EnvironmentFault."""
+    """Return a socket that listens on the port, so that a taken port is an error of ours. Raises EnvironmentFault."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # with its protocol named: asyncio turns Nagle's algorithm off only then, which would hold each reply for 40 ms
+    # the protocol is named because asyncio disables Nagle's algorithm, which delays each reply by 40 ms, only then
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -158,7 +162,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which leaves signals to the command."""
+    """uvicorn's server without its signal handlers: the command has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -167,10 +171,10 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection, whose request headers are limited in size and time."""
+    """One connection with limits on the size and the arrival time of request headers."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start the deadline of the first request."""
         super().connection_made(transport)
         self._header_bytes, self._in_headers = 0, True
         self._deadline = self.loop.call_later(_HEADER_SECONDS, self._too_slow)
@@ -185,14 +189,14 @@ class _Protocol(HttpToolsProtocol):
         super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """Begin to count the headers of a request."""
+        """Start counting the headers of a request."""
         super().on_message_begin()
         self._in_headers, self._header_bytes = True, 0
         self._deadline.cancel()
         self._deadline = self.loop.call_later(_HEADER_SECONDS, self._too_slow)
 
     def on_headers_complete(self) -> None:
-        """Stop counting: the body has limits of its own. A target in absolute form is a proxy's, and no path here."""
+        """Stop counting: the body has limits of its own. A target in absolute form is for a proxy and becomes a 404."""
         self._in_headers = False
         self._deadline.cancel()
         if not self.url.startswith(b"/"):
@@ -200,7 +204,7 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline."""
         self._deadline.cancel()
         super().connection_lost(exc)
 

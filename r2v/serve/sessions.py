@@ -1,11 +1,11 @@
-"""Sessions: which conversation a request belongs to.
+"""Sessions: assignment of a request to a client's conversation.
 
     session = sessions.find(headers, body, wire="messages")
     session.name, session.source          # "0f3c...", "x-claude-code-session-id"
 
-Clients name their session in a header or in the body. A client that names none is recognised by its conversation: it
-begins with all messages of an earlier request. Messages are compared without cache marks and without
-the spacing of arguments, because clients change both between turns.
+Clients name their session in a header or in the body. Without a name, a request belongs to the session whose earlier
+request's messages it begins with. Messages are compared without cache marks and without the spacing of arguments,
+because clients change both between turns.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ HEADERS = (
 )  # fmt: skip
 """Headers that name a session: R2V's own, Claude Code's, Codex's of two versions, opencode's."""
 _LONGEST = 200
+"""Characters of a session's name."""
 _UNDERSCORED = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
 _REMEMBERED = 100_000
+"""Sessions and prefixes held in memory."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,16 +41,16 @@ class AgentSession:
 
     name: str
     source: str
-    """What it was recognised by."""
+    """The header or field that named it, or `conversation`."""
     turns: int = 0
     small_turns: set[str] = field(default_factory=set)
-    """Hashes of the texts that the small model said (`state.said_hash`)."""
+    """Hashes of the small model's texts (`state.said_hash`)."""
     decisions: dict[str, str] = field(default_factory=dict)
-    """Who answered a conversation (`prefix`), so that a repeated request is answered by the same model."""
+    """Conversation (`prefix`) -> its author, so that a repeated request gets the same one."""
 
 
 class Sessions:
-    """The sessions of a server; the least recent are forgotten beyond `_REMEMBERED`."""
+    """Sessions of a server; beyond `_REMEMBERED`, the least recent are dropped."""
 
     def __init__(self) -> None:
         self._named: OrderedDict[str, AgentSession] = OrderedDict()
@@ -58,15 +60,15 @@ class Sessions:
     def find(
         self, headers: Iterable[tuple[bytes, bytes]], values: Mapping[str, Any], wire: WireName, *, key: str
     ) -> AgentSession:
-        """Return the session of a request, a new one if it is not known. key: name of the client's key; conversations
-        of different keys are never one session."""
+        """Return the session of a request; a new one if none matches. key: name of the client's key; conversations of
+        different keys never share a session."""
         name, source = declared(list(headers), values)
         if not name:
             source = "conversation"
             prefixes = [f"{key} {digest}" for digest in _prefixes(values, wire)]
-            # the whole conversation again is a retry, unless it was answered: then the client has begun anew
-            known = [one for one in prefixes if one not in self._answered or one != prefixes[-1]]
-            name = next((self._by_prefix[one] for one in reversed(known) if one in self._by_prefix), "")
+            # a repeat of the whole conversation is a retry; if it was answered, it is a new session instead
+            matchable = [begin for begin in prefixes if begin not in self._answered or begin != prefixes[-1]]
+            name = next((self._by_prefix[begin] for begin in reversed(matchable) if begin in self._by_prefix), "")
             name = name or f"c-{secrets.token_hex(8)}"
             if prefixes:
                 _remember(self._by_prefix, prefixes[-1], name)
@@ -80,11 +82,11 @@ class Sessions:
             _remember(self._answered, f"{key} {conversation}", True)
 
     def get(self, name: str) -> AgentSession | None:
-        """Return a session by its name."""
+        """Return a session by its name; None if there is none."""
         return self._named.get(name)
 
     def restore(self, row: Mapping[str, Any]) -> None:
-        """Take over a turn from the log of an earlier process."""
+        """Restore a turn from the log of an earlier process."""
         name, conversation, key = row["session"], row["conversation"], row["key"]
         session = self._named.get(name) or AgentSession(name=name, source=row["by"])
         session.turns += 1
@@ -98,15 +100,15 @@ class Sessions:
             session.small_turns |= {row["said"]} if "said" in row else set()
 
 
-def _remember(known: OrderedDict[str, Any], key: str, value: Any) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
+def _remember(recent: OrderedDict[str, Any], key: str, value: Any) -> None:
+    recent[key] = value
+    recent.move_to_end(key)
+    if len(recent) > _REMEMBERED:
+        recent.popitem(last=False)
 
 
 def declared(headers: list[tuple[bytes, bytes]], values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the session that a client names and the field that names it; empty if there is none, or it is no name."""
+    """Return the session that a client names and the field that names it. The name is empty if missing or invalid."""
     for header in HEADERS:
         if name := _name(first(headers, header)):
             return name, header
@@ -116,16 +118,16 @@ def declared(headers: list[tuple[bytes, bytes]], values: Mapping[str, Any]) -> t
             return match[1], "metadata.user_id"
         if user.startswith("{"):
             try:
-                held = json.loads(user)
-            except (ValueError, RecursionError):
-                held = None
-            if name := _name(mapping(held).get("session_id")):
+                fields = json.loads(user)
+            except (ValueError, RecursionError):  # a user id of the client's own form names no session
+                fields = None
+            if name := _name(mapping(fields).get("session_id")):
                 return name, "metadata.user_id"
     return _name(values.get("prompt_cache_key")), "prompt_cache_key"
 
 
 def _name(value: object) -> str:
-    """Return a session's name if the value is one: a short, printable text."""
+    """Return the value if it is a session's name, a short printable text; else an empty text."""
     return value if isinstance(value, str) and 0 < len(value) <= _LONGEST and value.isprintable() else ""
 
 
@@ -135,7 +137,7 @@ def prefix(values: Mapping[str, Any], wire: WireName) -> str:
 
 
 def _prefixes(values: Mapping[str, Any], wire: WireName) -> Iterator[str]:
-    """Yield the digest of each beginning of the conversation, last of all of it."""
+    """Yield the digest of each prefix of the conversation, the whole one last."""
     items = values.get("input" if wire == "responses" else "messages")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
     if not isinstance(items, list):

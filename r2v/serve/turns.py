@@ -1,4 +1,4 @@
-"""Turns: one answered request each, with its line in the log, its record and its metrics."""
+"""Turns: the state of one answered request, and its line in the log, its record and its metrics."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from r2v.wire.exchange import TokenCounts
 
 @dataclass(kw_only=True)
 class ServedTurn:
-    """One request on its way to an answer."""
+    """One request and its answer so far."""
 
     request: ClientRequest
     session: AgentSession
     number: int
     model: str
-    """The LLM's model that is, or would be, asked."""
+    """Model of the LLM's provider for this request, asked or not."""
     decision: ServedDecision | None = None
-    """None where no pair is served, or the client named a model of the provider's."""
+    """None if no pair is served, or the client named a model of the provider."""
     source: str = "llm"
     began: float = field(default_factory=time.monotonic)
     changed: tuple[str, ...] = ()
-    """What of the client's request was changed."""
+    """Fields of the client's request that were changed."""
     status: int = 0
     first_byte: float | None = None
     """Seconds to the reply's headers."""
     at_most: float = 0.0
     """USD reserved."""
     usd: float | None = None
-    """USD billed for the model that acted; None if that is unknown."""
+    """USD billed for the model that acted; None if unknown."""
     saved: float | None = None
     """USD that asking the small model saved (`Answerer.saved`)."""
     tokens: TokenCounts | None = None
     answered_by: str = ""
     reply_id: str = ""
     reply_sha256: str = ""
-    said: str | None = None
-    """Hash of a text that the small model said, by which its turn is recognised."""
+    text_hash: str | None = None
+    """Hash of the small model's text (`said_hash`), by which its turn is recognised in later requests."""
     whole: bool = False
-    """The client was sent a whole reply."""
+    """True if the client was sent a whole reply."""
     client_left: bool = False
     trouble: str = ""
 
 
 class TurnLog:
-    """Where turns are written. recorder: None if no text is recorded."""
+    """Writer of turns to the traffic log, the record and the metrics. recorder: None if no text is recorded."""
 
     def __init__(self, traffic: TrafficLog, sessions: Sessions, metrics: Metrics, recorder: Recorder | None) -> None:
         self._traffic, self._sessions, self._metrics, self._recorder = traffic, sessions, metrics, recorder
 
     def write(self, turn: ServedTurn, reply: bytes) -> None:
-        """Write a turn that has ended. reply: the body that the client was sent."""
+        """Write an ended turn. reply: the body that was sent to the client."""
         request, session = turn.request, turn.session
         if turn.whole:
             self._sessions.answered(request.conversation, key=request.key_name)
             if turn.decision is not None and turn.decision.source == turn.source:
                 session.decisions[request.conversation] = turn.source
-            if turn.said is not None:
-                session.small_turns.add(turn.said)
+            if turn.text_hash is not None:
+                session.small_turns.add(turn.text_hash)
         row = self._row(turn)
         self._traffic.append(row)
         if self._recorder is not None:
@@ -103,7 +103,7 @@ class TurnLog:
             "first_byte": None if turn.first_byte is None else round(turn.first_byte, 4),
             "seconds": round(time.monotonic() - turn.began, 4),
         }
-        row |= {"said": turn.said} if turn.said is not None else {}
+        row |= {"said": turn.text_hash} if turn.text_hash is not None else {}
         row |= {"trouble": turn.trouble} if turn.trouble else {}
         return row | ({"decision": _decision(decision)} if decision is not None else {})
 
@@ -121,13 +121,13 @@ class TurnLog:
 
 
 def _decision(decision: ServedDecision) -> dict[str, Any]:
-    """Return a decision with what the small model's proposal cost, whether or not it was played."""
-    told = decision.logged
+    """Return a decision with the cost of the small model's proposal, played or not."""
+    fields = decision.logged
     if decision.proposal is not None:
         bill = decision.proposal.bill
         cost = {"cost": round(bill.cost, 10), "usd": decision.proposal.usd, "router": round(decision.router_cost, 10)}
-        told["small"] = cost
-    return told
+        fields["small"] = cost
+    return fields
 
 
 def token_fields(tokens: TokenCounts) -> dict[str, int]:

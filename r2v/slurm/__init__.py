@@ -1,1 +1,1 @@
-"""The pipeline on a Slurm cluster, with nothing left running: what is submitted heals itself."""
+"""The pipeline on a Slurm cluster: no process stays behind, and failed jobs are healed by the jobs themselves."""

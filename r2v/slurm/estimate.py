@@ -1,4 +1,4 @@
-"""The estimate of a chain: its jobs' counts, cost and wall time under the headers of their scripts. It is printed, and
+"""The estimate of a chain: its jobs' counts, cost and wall time under the headers of their scripts. It is printed and
 changes no header: only the user, `r2v cluster set`, the site profile and healing after a timeout set a time limit."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from r2v.storage.weights import needs_gpu
 
 
 def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
-    """The resources that a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where
-    its stage may be `helped`, the helpers that play at once."""
+    """Return the resources that a header grants: CPUs and GPUs of all tasks, the time limit in seconds, and, if the
+    stage may be `helped`, the number of concurrent helpers."""
     tasks = int(resources.directives.get("ntasks", "1"))
     return Allotted(
         cpus=tasks * int(resources.directives.get("cpus-per-task", "1")),
@@ -37,13 +37,13 @@ def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
 
 
 def planned_by_headers(
-    config: Config, jobs: Iterable[Job], known: Known, root: Path = Path(), **given: float | str | None
+    config: Config, jobs: Iterable[Job], facts: Known, root: Path = Path(), **given: float | str | None
 ) -> list[PlannedWork]:
-    """The work of each of these jobs under the header of its script, or, where this folder has no scripts, on this
-    machine's CPUs and one GPU if the model has work for it. `given` fields of `Allotted` take the header's place,
-    GPUs and helpers only where the job may have any. Raises UsageError for a bad header."""
+    """Return the work of each job under its script's header, or, without scripts in this folder, on this machine's
+    CPUs and one GPU if the model needs it. `given` fields of `Allotted` override the header; GPUs and helpers only
+    for jobs that can use them. Raise UsageError for a bad header."""
     return planned_jobs(
-        config, known, {item.name: _allotted_by_header(config, item, root, given) for item in jobs}, root
+        config, facts, {item.name: _allotted_by_header(config, item, root, given) for item in jobs}, root
     )
 
 
@@ -52,30 +52,31 @@ def _allotted_by_header(config: Config, item: Job, root: Path, given: Mapping[st
     resources = Allotted(cpus=allocated_cpus(), gpus=int(needs_gpu(config.policy)))
     if (root / SCRIPTS / script).exists():
         resources = allotted(requests.of_job(root, script, item.name, config), helped=helped)
+    # --gpus and --helpers of a what-if apply only to jobs that can use them.
     possible = {"gpus": resources.gpus > 0, "helpers": helped}
     return replace(resources, **{name: value for name, value in given.items() if possible.get(name, True)})
 
 
 def estimates(
-    config: Config, resources: Mapping[str, Resources], root: Path = Path(), known: Known | None = None
+    config: Config, resources: Mapping[str, Resources], root: Path = Path(), facts: Known | None = None
 ) -> list[PlannedWork]:
-    """The work of each of these jobs under its header."""
-    given = {name: allotted(asked, helped=is_helpable(config, job(name))) for name, asked in resources.items()}
-    return planned_jobs(config, known or known_here(config, root), given, root)
+    """Return the work of each job under its header."""
+    given = {name: allotted(request, helped=is_helpable(config, job(name))) for name, request in resources.items()}
+    return planned_jobs(config, facts or known_here(config, root), given, root)
 
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
-    """The same as a table, with what it rests on; nothing where no job is to be done."""
+    """Return the estimates as a table with their sources; [] if no job is due."""
     if not resources:
         return []
-    known = known_here(config, root)
-    lines = table(estimates(config, resources, root, known), config, known)
+    facts = known_here(config, root)
+    lines = table(estimates(config, resources, root, facts), config, facts)
     return [*lines, *_refused_helpers(config, resources), ""]
 
 
 def _refused_helpers(config: Config, resources: Mapping[str, Resources]) -> list[str]:
-    """A line for each job whose header names helpers that this configuration takes none of."""
-    named = {name: asked.helpers for name, asked in resources.items() if asked.helpers and job(name).command.helped}
+    """Return a line for each job whose header requests helpers that this configuration cannot use."""
+    named = {name: wish.helpers for name, wish in resources.items() if wish.helpers and job(name).command.helped}
     reasons = {name: unhelped(config, job(name)) for name in named}
     return [
         f"helpers of {name}: none of the {named[name]} that its header names; {why}; teacher.mode=concurrent takes them"

@@ -1,12 +1,12 @@
 """`r2v run_all`, `resume`, `cancel`: a whole pipeline as Slurm jobs, submitted in seconds; no process stays behind.
 
-    submit(benchmark="webarena")                     # validate, plan, submit what is not up to date
-    submit(benchmark="webarena", dry_run=True)       # print it instead, asking Slurm about each job
+    submit(benchmark="webarena")                     # validate, plan, submit the stages that are not up to date
+    submit(benchmark="webarena", dry_run=True)       # print the plan, testing each header with sbatch --test-only
     resume(name="webarena_noisy", start="preference", overrides=["training.batch_size=2"])
     cancel(name="webarena_noisy")
 
-Run twice it submits what is missing: jobs in the queue are adopted, unless their headers were edited since, artifacts
-that are up to date are skipped. Another configuration is refused while jobs of the first are there.
+A second run submits only missing jobs: queued jobs are adopted unless their headers were edited since, and artifacts
+that are up to date are skipped. A second configuration is refused while jobs of the first are in the queue.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def submit(
     root: Path = Path(),
 ) -> int:
     """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code. `allow_env`: variables that
-    its jobs may send as keys (`r2v.llm.providers.keys`), beside those that a chain of this configuration has recorded.
+    its jobs may send as keys (`r2v.llm.providers.keys`), in addition to those recorded by this configuration's chain.
 
     Everything is checked before the first job is submitted. Raises UsageError, InputError, LeaseConflict, NoSlurm;
-    where Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
+    EnvironmentFault if Slurm stops accepting jobs halfway: submitted jobs stay.
     """
     limits = _limits(HealingLimits(), max_attempts, max_gpu_hours)
     paths = _paths(benchmark, config, root)
@@ -88,14 +88,14 @@ def submit(
     if here:
         for loaded in configs:
             done = run_here(loaded, start=start, without=without, root=root)
-            report_of(loaded, [one.job for one in done], root)
+            report_of(loaded, [stage.job for stage in done], root)
         return 0
-    if not dry_run:
+    if not dry_run:  # a preview needs no network, so it pins no commit
         for line in filter(None, map(untrained_line, configs)):
-            logger.info("%s", line)
+            logger.info("policy not trained: reason=%s", line)
         configs = [_at_commit(loaded) for loaded in configs]
     named = [_config_words(path, overrides) for path in paths]
-    plans = [_planned(*one, start, without, root) for one in zip(configs, named, strict=True)]
+    plans = [_planned(*pair, start, without, root) for pair in zip(configs, named, strict=True)]
     if dry_run:
         for words, loaded, steps in zip(named, configs, plans, strict=True):
             _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
@@ -129,14 +129,14 @@ def resume(
     allow_env: Sequence[str] = (),
     root: Path = Path(),
 ) -> int:
-    """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code. The
-    variables that the chain has recorded stay allowed, and those of `allow_env` with them.
+    """Resume a stopped chain from a job on, with a changed configuration; returns an exit code. Variables recorded by
+    the chain stay allowed, in addition to `allow_env`.
 
-    Jobs that wait keep their ids, unless their headers were edited since. Raises UsageError for a key that may not be
-    sent, LeaseConflict where a job runs that the change concerns.
+    Pending jobs keep their ids unless their headers were edited since. Raises UsageError for a key that may not be
+    sent, LeaseConflict if a job affected by the change is running.
     """
     require()
-    with chains.lock(root, name, wait=30.0):  # a job that has just failed, or its sentinel, may be writing it down
+    with chains.lock(root, name, wait=30.0):  # a failing job or its sentinel may hold it
         before = chains.read(root, name)
         require_configuration(root, before)
         path = chains.folder(root, name) / "config.yaml"
@@ -168,20 +168,23 @@ def resume(
 
 
 def cancel(*, name: str, root: Path = Path()) -> int:
-    """End every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. What other
-    chains wait for goes on."""
-    with sharing(root), chains.lock(root, name, wait=60.0):
+    """Cancel every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. Stages
+    that other chains wait for go on."""
+    with sharing(root), chains.lock(root, name, wait=60.0):  # a reconciliation may hold it for many Slurm calls
         chain = replace(chains.read(root, name), cancelled=chains.now())
         chains.write(root, chain)
-        kept = needed_by_others(root, chain)
+        needed = needed_by_others(root, chain)
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
-        ids = [id_ for id_, mark in marks.items() if not (kept and mark and mark.job in kept | {WHOLE})]
+        # A sentinel stays while other chains wait for stages of this one: it still has to heal them.
+        ids = [id_ for id_, mark in marks.items() if not (needed and mark and mark.job in needed | {WHOLE})]
         helpers = client.queue(name, root, mark=client.HELPERS_MARK)
-        client.cancel([*ids, *(row.id for row in helpers if row.comment.rpartition("/")[2] not in kept)])
+        client.cancel([*ids, *(row.id for row in helpers if row.comment.rpartition("/")[2] not in needed)])
     print(f"{name}: {len(ids)} jobs cancelled" + (f" ({' '.join(ids)})" if ids else "; none was in the queue"))
-    if kept:
+    if needed:
         others = ", ".join(other.name for other in waiters(root, name))
-        print(f"{name}: {', '.join(job for job in chain.jobs if job in kept)} go on: {others} waits for what they make")
+        print(
+            f"{name}: {', '.join(job for job in chain.jobs if job in needed)} go on: {others} waits for what they make"
+        )
     for owner in owners(chain):
         if chains.read(root, owner).cancelled:
             reconcile(owner, root=root, wait=10.0)
@@ -195,7 +198,7 @@ def _config_words(path: Path, overrides: Sequence[str]) -> list[str]:
 def _planned(
     config: Config, words: Sequence[str], start: str | None, without: Sequence[str], root: Path
 ) -> list[PlannedJob]:
-    """The plan of a configuration. `words` name it in the command of an error that says how an input is made."""
+    """Return the plan of a configuration. `words` are its arguments in the command that a MissingInput suggests."""
     try:
         return plan(config, start=start, without=without, root=root)
     except MissingInput as error:
@@ -203,7 +206,7 @@ def _planned(
 
 
 def _at_commit(config: Config) -> Config:
-    """The configuration with its hub model at a commit, so that all jobs of the chain read the same files."""
+    """Return the configuration with its hub model pinned to a commit, so that all jobs read the same files."""
     policy = config.policy
     commit = None if policy.is_api else pinned_commit(policy.model_name, policy.revision)
     return config if commit is None else replace(config, policy=replace(policy, revision=commit))
@@ -221,7 +224,7 @@ def _submit_chain(
     take_over: bool,
 ) -> None:
     name, sha = places_of(config, root).name, _sha(config)
-    # A job of it that has just started may be looking at it.
+    # A job that has just started may hold the lock while it reconciles the chain.
     with chains.lock(root, name, wait=30.0, take_over=take_over):
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
         others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
@@ -233,23 +236,23 @@ def _submit_chain(
         chain = replace(
             _new_chain(root, config), created_at=chains.now(), limits=limits, allow_env=_names((), allow_env)
         )
-        known = chains.find(root, name)
-        if known is not None and known.config_sha == sha:
+        existing = chains.find(root, name)
+        if existing is not None and existing.config_sha == sha:
             alive = {mark.job for mark in marks.values() if mark is not None}
-            left_out = {job(word).name for word in without} & known.jobs.keys() - alive - _done(root, known)
-            jobs = {name: entry for name, entry in known.jobs.items() if name not in left_out}
-            earlier = {**known.earlier, **{name: known.history[name] for name in left_out}}
-            chain = replace(chain, created_at=known.created_at, jobs=jobs, earlier=earlier)
-            chain = replace(chain, allow_env=_names(known.allow_env, allow_env))
-        elif known is not None:
-            chain = replace(chain, earlier=known.history)
-        _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
+            left_out = {job(word).name for word in without} & existing.jobs.keys() - alive - _done(root, existing)
+            jobs = {name: entry for name, entry in existing.jobs.items() if name not in left_out}
+            earlier = {**existing.earlier, **{name: existing.history[name] for name in left_out}}
+            chain = replace(chain, created_at=existing.created_at, jobs=jobs, earlier=earlier)
+            chain = replace(chain, allow_env=_names(existing.allow_env, allow_env))
+        elif existing is not None:
+            chain = replace(chain, earlier=existing.history)
+        _submit_plan(root, config, chain, steps, None, live=live, queued=existing if marks else None)
     look_after_waiters(root, name)
 
 
 def _done(root: Path, chain: Chain) -> set[str]:
     latest = {name: entry.latest for name, entry in chain.jobs.items()}
-    return {name for name, one in latest.items() if one is not None and ended_well(root, chain, one)}
+    return {name for name, attempt in latest.items() if attempt is not None and ended_well(root, chain, attempt)}
 
 
 def _submit_plan(
@@ -262,8 +265,8 @@ def _submit_plan(
     live: bool,
     queued: Chain | None = None,
 ) -> None:
-    """Write the chain, then have in the queue what is not up to date. The caller holds the chain's lock. `queued` is
-    the chain as it was, where jobs of it are in the queue."""
+    """Write the chain, then submit the jobs that are not up to date. The caller holds the chain's lock. `queued` is
+    the existing chain if it has jobs in the queue."""
     chain = _with_steps(root, config, chain, steps)
     todo = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
@@ -272,36 +275,38 @@ def _submit_plan(
     chain = pin(root, chain, config, live=live, queued=queued) if todo else chain
     for step in steps:
         if step.artifact is not None and step.job.place is not None:
+            # An earlier run may have finished it without publishing: the jobs read published inputs.
             artifacts.publish(place_of(config, step.job.name, root), step.artifact.folder)
+    # The configuration first: jobs check it against the hash in chain.json, and wait for that to follow.
     write_text(chains.folder(root, chain.name) / "config.yaml", to_yaml(config))
     chains.write(root, chain)
-    wanted, submitted = list[str](), list[str]()
+    due, submitted = list[str](), list[str]()
     with sharing(root):
         if todo:
-            chain, wanted = share(root, chain, todo, resources)
-            chain, submitted = submit_missing(root, chain, wanted, resources, reason)
-    _print_outcome(chain, steps, wanted, submitted, resources)
+            chain, due = share(root, chain, todo, resources)
+            chain, submitted = submit_missing(root, chain, due, resources, reason)
+    _print_outcome(chain, steps, due, submitted, resources)
     for line in warnings(estimates(config, {name: resources[name] for name in submitted}, root)):
-        logger.warning("%s", line)
+        logger.warning("plan warning: reason=%s", line)
 
 
 def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[PlannedJob]) -> Chain:
-    """The chain with the jobs of a plan, in the order of the table; attempts it has had are kept. What the plan
-    takes as published is done, whatever became of the chain's own attempt at it."""
+    """Return the chain with the jobs of a plan, in table order, keeping earlier attempts. A published input of the plan
+    counts as up to date, even if the chain's own attempt at it failed."""
     planned = {step.job.name: step for step in steps}
     there = [as_configured(config, item) for item in JOBS if item.name in planned or item.name in chain.jobs]
     given = {name for step in steps for name in step.job.inputs} - planned.keys()
     waits, jobs = waiting(there), dict[str, ChainJob]()
     for item in there:
-        step, known = planned.get(item.name), chain.jobs.get(item.name)
-        if step is None and known is not None:
-            done = "up to date" if item.name in given else known.skipped
-            jobs[item.name] = replace(known, needs=waits[item.name], skipped=done)
+        step, existing = planned.get(item.name), chain.jobs.get(item.name)
+        if step is None and existing is not None:
+            done = "up to date" if item.name in given else existing.skipped
+            jobs[item.name] = replace(existing, needs=waits[item.name], skipped=done)
         elif step is not None:
             jobs[item.name] = ChainJob(
                 needs=waits[item.name],
                 script=item.command.script,
-                attempts=known.attempts if known else (),
+                attempts=existing.attempts if existing else (),
                 command=item.argv,
                 recipe=step.recipe,
                 skipped="up to date" if step.state == "up to date" else None,
@@ -310,19 +315,19 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
 
 
 def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:
-    chain, asked = places_of(config, root).name, dict[str, Resources]()
+    chain, requests_by_job = places_of(config, root).name, dict[str, Resources]()
     for name, row in ((step.job.name, step.job) for step in steps):
         own = requests.of_job(root, row.command.script, name, config)
-        asked[name] = replace(own, directives=sized(root, chain, name, own.directives))
-        for change in changes(own.directives, asked[name].directives):
-            logger.info("%s: %s, as healing found", name, change)
-    return asked
+        requests_by_job[name] = replace(own, directives=sized(root, chain, name, own.directives))
+        for change in changes(own.directives, requests_by_job[name].directives):
+            logger.info("size learned by healing applied: job=%s change=%s", name, change)
+    return requests_by_job
 
 
 def _recorded_names(root: Path, config: Config) -> tuple[str, ...]:
-    """The variables that the jobs of this very configuration's chain may send as keys."""
-    known = chains.find(root, places_of(config, root).name)
-    return known.allow_env if known is not None and known.config_sha == _sha(config) else ()
+    """Return the variables that this configuration's chain may send as keys; () if its chain has another one."""
+    existing = chains.find(root, places_of(config, root).name)
+    return existing.allow_env if existing is not None and existing.config_sha == _sha(config) else ()
 
 
 def _names(*groups: Sequence[str]) -> tuple[str, ...]:
@@ -335,16 +340,16 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
     if benchmark is None:
         raise UsageError("run_all of what? Name a benchmark (webarena, swebench, desk, all) or a --config")
     names = BENCHMARK_GROUPS.get(benchmark, (benchmark,))
-    known = {path.parent.name for path in (root / CONFIGS).glob("*/noisy.yaml")}
-    if not set(names) <= known:
-        if not known:
+    benchmarks = {path.parent.name for path in (root / CONFIGS).glob("*/noisy.yaml")}
+    if not set(names) <= benchmarks:
+        if not benchmarks:
             raise UsageError(
                 f"no configs/*/noisy.yaml in {root.absolute()}; run this in a project that `r2v init DIR` made, or in "
                 "R2V's checkout, or name --config FILE"
             )
-        absent = ", ".join(f"configs/{name}/noisy.yaml" for name in names if name not in known)
+        absent = ", ".join(f"configs/{name}/noisy.yaml" for name in names if name not in benchmarks)
         group = benchmark in BENCHMARK_GROUPS
-        hint = f"{absent} is missing" if group else nearest(benchmark, known | set(BENCHMARK_GROUPS))
+        hint = f"{absent} is missing" if group else nearest(benchmark, benchmarks | set(BENCHMARK_GROUPS))
         raise UsageError(f"no benchmark {benchmark}; {hint}")
     return [root / CONFIGS / name / "noisy.yaml" for name in names]
 
@@ -378,12 +383,12 @@ def _new_chain(root: Path, config: Config) -> Chain:
 
 def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
     chain = _with_steps(root, config, _new_chain(root, config), steps)
-    wanted = [step.job.name for step in steps if step.state != "up to date"]
+    due = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
     why = {step.job.name: f"{step.state}: {step.why}" for step in steps}
-    lines, refused = preview(root, chain, wanted, resources, why, words)
+    lines, refused = preview(root, chain, due, resources, why, words)
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines, ""]))
-    print("\n".join(estimate_lines(config, {name: resources[name] for name in wanted}, root)))
+    print("\n".join(estimate_lines(config, {name: resources[name] for name in due}, root)))
     if refused:
         raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {SCRIPTS}, see `r2v doctor`")
 
@@ -398,20 +403,20 @@ def _print_differences(old: Config, new: Config) -> None:
 def _print_outcome(
     chain: Chain,
     steps: Sequence[PlannedJob],
-    wanted: Sequence[str],
+    due: Sequence[str],
     submitted: Sequence[str],
     resources: Mapping[str, Resources],
 ) -> None:
     for step in steps:
         if step.spoiled:
-            logger.warning("%s is stale: %s", step.job.name, step.why)
-    made_for_us = [name for name, entry in chain.jobs.items() if entry.is_shared]
+            logger.warning("stage stale: stage=%s reason=%s", step.job.name, step.why)
+    shared_jobs = [name for name, entry in chain.jobs.items() if entry.is_shared]
     skipped = sum(step.state == "up to date" for step in steps)
-    print(table(chain, wanted, submitted, resources))
+    print(table(chain, due, submitted, resources))
     print(
-        f"{chain.name}: {len(submitted)} submitted, {len(wanted) - len(submitted)} in the queue before, "
+        f"{chain.name}: {len(submitted)} submitted, {len(due) - len(submitted)} in the queue before, "
         f"{skipped} skipped{' (inputs unchanged)' if skipped else ''}"
-        + (f", {len(made_for_us)} made by other chains" if made_for_us else "")
+        + (f", {len(shared_jobs)} made by other chains" if shared_jobs else "")
     )
-    if wanted or made_for_us:
+    if due or shared_jobs:
         print(f"r2v status {chain.name}   r2v cancel {chain.name}")

@@ -1,8 +1,8 @@
-"""Submission of what is missing: each job of a plan is adopted where it is in the queue, else submitted, in order.
-One that waits there with what its header asked for before an edit is ended, and submitted anew.
+"""Submission of missing jobs: each job of a plan is adopted if it is in the queue, else submitted, in order. A pending
+job whose header was edited since is cancelled and submitted anew.
 
-The caller holds the chain's lease and has written the chain. Whenever this is cut short (killed, refused halfway)
-what is written and what the comments in the queue say is enough to go on, and nothing is submitted twice.
+The caller holds the chain's lease and has written the chain. If this is interrupted (killed, refused halfway), the
+chain's file and the comments in the queue suffice to go on, and nothing is submitted twice.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _NO_NODE = "Requested node configuration is not available"
 
 
 def submit_missing(
-    root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources], reason: str | None = None
+    root: Path, chain: Chain, due: Sequence[str], resources: Mapping[str, Resources], reason: str | None = None
 ) -> tuple[Chain, list[str]]:
-    """Have these jobs in the queue; returns the chain and the jobs that were submitted. `reason` is that of the
-    new attempts (None: first or rerun). What is to be submitted is written down first, so that whoever comes next goes
-    on where this is cut short.
+    """Submit those of the `due` jobs that are not in the queue; returns the chain and the submitted jobs. `reason` is
+    recorded with new attempts (None: first or rerun). Planned attempts are written before the first sbatch, so that
+    the next reconciliation can finish an interrupted submission.
 
-    Raises EnvironmentFault, with all that was submitted written down, where Slurm refuses one.
+    Raises EnvironmentFault if Slurm refuses one; the submitted ones are recorded.
     """
     from r2v.slurm.healing.reconcile import bring_in_line
 
     rows = client.queue(chain.name, root)
     _update_comments(rows, chain)
     alive = {row.id for row in rows}
-    _require_whole_queue(root, chain, wanted, alive)
-    alive -= _end_edited(rows, chain, wanted, resources)
-    for name in wanted:
+    _require_whole_queue(root, chain, due, alive)
+    alive -= _end_edited(rows, chain, due, resources)
+    for name in due:
         latest = chain.jobs[name].latest
         if latest is None or latest.id not in alive:
             why = reason or ("rerun" if chain.jobs[name].attempts else "first")
@@ -58,79 +58,82 @@ def submit_missing(
             chain = chain.with_job(name, planned=planned, skipped=None)
         elif chain.jobs[name].skipped:
             chain = chain.with_job(name, skipped=None)
-    chains.write(root, chain)
+    chains.write(root, chain)  # before the first sbatch: the plan survives a kill
     now = bring_in_line(root, chain, strict=True)
     if now.refusal:
-        count = sum(now.standing(name) == "active" for name in wanted)
+        count = sum(now.standing(name) == "active" for name in due)
         goes_on = (
             "they go on, and as soon as there is room the rest is added by whichever of them starts or ends, or by the "
             "same command"
         )
         raise EnvironmentFault(
-            f"{chain.name}: {count} of {len(wanted)} jobs are in the queue, {now.refusal}; "
+            f"{chain.name}: {count} of {len(due)} jobs are in the queue, {now.refusal}; "
             + (goes_on if count else "type the same command again")
         )
     return now.chain, now.submitted
 
 
 def next_request(root: Path, chain: Chain, name: str, config: Config) -> Resources:
-    """The resources that the next submission of a job asks for: its header's, in the sizes that healing found. Raises
+    """Return the resources of a job's next submission: its header's, with the sizes that healing learned. Raises
     UsageError and InputError as `headers.read` does."""
-    asked = requests.of_job(root, chain.jobs[name].script, name, config)
-    return replace(asked, directives=sized(root, chain.name, name, asked.directives))
+    request = requests.of_job(root, chain.jobs[name].script, name, config)
+    return replace(request, directives=sized(root, chain.name, name, request.directives))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """The directives that differ, as `mem=16G -> 32G`; the nodes to avoid aside, which healing sets."""
+    """Return the directives that differ, as `mem=16G -> 32G`, without `exclude`, which healing sets."""
     names = sorted((before.keys() | after.keys()) - {"exclude"})
     pairs = [(name, before.get(name, "none"), after.get(name, "none")) for name in names]
     return [f"{name}={old} -> {new}" for name, old, new in pairs if old != new]
 
 
 def _end_edited(
-    rows: Sequence[Queued], chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]
+    rows: Sequence[Queued], chain: Chain, due: Sequence[str], resources: Mapping[str, Resources]
 ) -> set[str]:
-    """End the waiting jobs whose headers ask for something else by now; returns their ids."""
+    """Cancel pending jobs whose headers were edited since; returns their ids."""
     pending, ended = {row.id for row in rows if row.state == "PENDING"}, set[str]()
-    for name in wanted:
+    for name in due:
         latest = chain.jobs[name].latest
         edits = changes(latest.resources, resources[name].directives) if latest is not None else []
         if latest is not None and latest.id in pending and edits:
-            logger.info("%s: %s (job %s) is submitted anew: %s", chain.name, name, latest.id, ", ".join(edits))
+            logger.info(
+                "job resubmitted after a header edit: chain=%s stage=%s job=%s changes=%s",
+                *(chain.name, name, latest.id, ", ".join(edits)),
+            )
             ended.add(latest.id)
     client.cancel(sorted(ended))
     return ended
 
 
-def _require_whole_queue(root: Path, chain: Chain, wanted: Sequence[str], alive: Collection[str]) -> None:
-    """Raises EnvironmentFault where squeue lists none of the chain's jobs and the controller has one of them all the
-    same: a cache or a filter of the site stands between, and the job would be submitted twice."""
+def _require_whole_queue(root: Path, chain: Chain, due: Sequence[str], alive: Collection[str]) -> None:
+    """Raise EnvironmentFault if squeue lists none of the chain's jobs but the controller knows one of them: a cache or
+    filter of the site hides them, and the job would be submitted twice."""
     if alive:
         return
-    for name in wanted:
+    for name in due:
         latest = chain.jobs[name].latest
         if latest is None or job_record.record(root, chain.name, latest.id).last_exit is not None:
             continue
         if is_alive(state := client.show(latest.id).get("JobState", "")):
-            raise EnvironmentFault(
+            raise EnvironmentFault(  # rather than submit it twice
                 f"{chain.name}: squeue lists none of its jobs, but scontrol shows {name} (job {latest.id}) as {state}; "
                 "nothing was submitted. See what stands between you and squeue (an alias, a cache), and try again"
             )
 
 
 def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
-    """The Slurm job of a chain's job: its latest attempt, or one whose submitter was killed before it wrote it down."""
+    """Return the queued Slurm job of a stage: its latest attempt, or one whose submitter died before recording it."""
     latest = chain.jobs[job].latest
     ours = [row for row in rows if (mark := parse_comment(row.comment)) and mark.job == job and not mark.sentinel]
-    written_down = [row for row in ours if latest is not None and row.id == latest.id]
+    recorded = [row for row in ours if latest is not None and row.id == latest.id]
     newest_first = sorted(ours, key=lambda row: client.job_number(row.id), reverse=True)
-    return next(iter(written_down or newest_first), None)
+    return next(iter(recorded or newest_first), None)
 
 
-def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[str, Resources]) -> None:
-    """Ask Slurm about each job before any is submitted. Raises UsageError naming the script whose header asks for
-    what this cluster does not have; nodes that are down and a queue that is full pass by themselves."""
-    for name in wanted:
+def require_acceptable(due: Sequence[str], chain: Chain, resources: Mapping[str, Resources]) -> None:
+    """Test each job with `sbatch --test-only` before any is submitted. Raises UsageError naming the script whose header
+    this cluster cannot satisfy; nodes that are down and a full queue are no errors, since both pass."""
+    for name in due:
         script = chain.jobs[name].script
         require_nodes_used(name, str(SCRIPTS / script), resources[name].directives)
         answer = check_request(resources[name])
@@ -143,8 +146,8 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
 
 
 def _place(script: str, sized_by: str, refusal: str) -> str:
-    """The script whose header is refused: the job's own for its time, else the one that sizes it; with the line of the
-    option that sbatch says it does not have."""
+    """Return the script whose header is refused, with the line number of an option that sbatch does not recognize: the
+    job's own script for its time limit, else the script that sizes it."""
     if unknown := re.search(r"unrecognized option '(--[\w-]+)", refusal):
         for path in (SCRIPTS / script, SCRIPTS / sized_by):
             for number, line in enumerate(script_lines(read_script(path)), start=1):
@@ -154,8 +157,8 @@ def _place(script: str, sized_by: str, refusal: str) -> str:
 
 
 def check_request(resources: Resources) -> SubmitCheck:
-    """Ask Slurm whether it would accept a header. Nodes that are down and a full queue pass by themselves: they are no
-    reason to refuse it."""
+    """Test a header with `sbatch --test-only`. It is accepted if only downed nodes or a full queue stand against it,
+    since both pass."""
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
@@ -167,7 +170,7 @@ def check_request(resources: Resources) -> SubmitCheck:
 
 
 def _offers(partition: Partition, resources: Resources) -> bool:
-    """True if a partition's nodes, up or down, have what a header asks for."""
+    """True if a partition's nodes, up or down, satisfy a header."""
     named = resources.directives.get("partition", "")
     if named and partition.name not in named.split(","):
         return False
@@ -178,16 +181,16 @@ def _offers(partition: Partition, resources: Resources) -> bool:
     return enough and (memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
-def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:
-    """The jobs of a chain: their ids, what they wait for, what they ask for."""
+def table(chain: Chain, due: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:
+    """Return a table of a chain's jobs: ids, dependencies, GPUs and time limits."""
     rows = [("job", "id", "waits for", "GPUs", "time", "")]
     for name, job in chain.jobs.items():
         latest = job.latest
-        if name not in wanted:
+        if name not in due:
             why = f"skipped ({job.skipped})" if job.skipped else f"made by the chain {job.owner}" if job.owner else ""
             rows.append((name, "-", "", "", "", why))
         elif latest is not None:
-            waits = " ".join(need for need in job.needs if need in wanted)
+            waits = " ".join(need for need in job.needs if need in due)
             before = "" if name in submitted else "in the queue before"
             limit = latest.resources.get("time", "")
             rows.append((name, latest.id, waits, str(resources[name].gpus), limit, before))
@@ -195,7 +198,7 @@ def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resourc
 
 
 def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
-    """Give the chain's jobs in the queue the mark of its configuration, where that has changed under them."""
+    """Update the comments of queued jobs whose configuration hash has changed since they were submitted."""
     for row in rows:
         mark = parse_comment(row.comment)
         if mark is not None and mark.sha != chain.config_sha:

@@ -7,10 +7,9 @@ taken to last `inference.max_steps`, on first observations alone. Tokens are abo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
 from r2v.llm.providers.bodies import system_prompt, turns
+from r2v.llm.providers.dispatch.batch_or_direct import CALL_SECONDS, CollectionPlans, collection_plans
 from r2v.llm.providers.dispatch.batch_polling import USUAL_WAIT
 from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.provider_requests import turn_of
@@ -37,8 +37,6 @@ from r2v.wire.exchange import TokenCounts
 
 SAMPLE = 24
 """Episodes that are played to see how long they are."""
-_CALL_SECONDS = 5.0
-"""What a direct call takes, about."""
 _BYTES, _REPLY = 3, 40
 """Bytes in a token, and tokens in an action, about."""
 
@@ -80,11 +78,8 @@ class Estimate:
     most_requests: int
     tokens_in: int
     tokens_out: int
-    usd_batch: float
-    usd_direct: float
-    hours_batch: float
-    hours_direct: float
-    lines: tuple[str, ...] = field(default=())
+    plans: CollectionPlans
+    lines: tuple[str, ...]
 
 
 def describe(config: Config) -> str:
@@ -115,13 +110,17 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
     )
     tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
-    batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, requests)) for batch in (True, False))
     most = len(missing) * cfg.max_steps
     width = conversations_of(config.rollout, benchmark, cfg.teacher)
-    rounds = math.ceil(len(missing) / width)
-    hours_batch = rounds * counted.longest * USUAL_WAIT / 3600
-    side_by_side = min(width, cfg.teacher.max_concurrent)
-    hours_direct = max(rounds * counted.longest, requests / side_by_side) * _CALL_SECONDS / 3600
+    plans = collection_plans(
+        cfg.teacher,
+        rate,
+        tokens,
+        requests=requests,
+        episodes=len(missing),
+        turns=counted.longest,
+        width=conversations_of(config.rollout, benchmark, replace(cfg.teacher, mode="auto")),
+    )
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
     played = (
         "the expert's own episodes"
@@ -135,35 +134,19 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         most_requests=most,
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        usd_batch=batch,
-        usd_direct=direct,
-        hours_batch=hours_batch,
-        hours_direct=hours_direct,
+        plans=plans,
         lines=(
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             *collect.fewer_tasks(cfg, specs, benchmark.name),
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
-            f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
-            f"hours      about {hours_batch:.1f} in batches ({counted.longest} turns one after another, "
-            f"{USUAL_WAIT / 60:.0f} min a batch, which may take a day), {hours_direct:.1f} by direct calls "
-            f"({_CALL_SECONDS:.0f} s each, {cfg.teacher.max_concurrent} at a time)",
+            plans.line,
+            f"dollars    {_price_source(cfg)}{cap}",
+            f"hours      {counted.longest} turns one after another; {USUAL_WAIT / 60:.0f} min a batch, which may take "
+            f"a day; a direct call {CALL_SECONDS:.0f} s, {cfg.teacher.max_concurrent} at a time",
             f"conversations at the same time: at most {width}",
-            *_chosen(cfg.teacher, direct - batch, hours_batch - hours_direct),
         ),
-    )
-
-
-def _chosen(teacher: c.TeacherConfig, saved: float, hours: float) -> tuple[str, ...]:
-    """What mode auto would make of it, where that is the mode."""
-    if teacher.mode != "auto":
-        return ()
-    cost = hours * teacher.waiting_usd_per_hour
-    way = "batches" if saved > cost else "direct calls"
-    return (
-        f"teacher.mode=auto would go by {way}: batches save ${saved:.2f}, waiting for them costs ${cost:.2f} "
-        f"(teacher.waiting_usd_per_hour={teacher.waiting_usd_per_hour:g})",
     )
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from r2v.config.methods import OURS
 from r2v.constraints import CountOrNone, NotNegative, Share
+from r2v.data.episode import to_line
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.router.escalation import SCORE_ONLY, escalates
@@ -34,9 +35,9 @@ from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.stages.summary_lines import features_line, round_line
 from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
+from r2v.storage.files import write_lines
 
 if TYPE_CHECKING:
-    from r2v.data.episode import Episode
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
@@ -52,8 +53,8 @@ PLACING_PLAYS = 4
 
 def _played(
     cfg: RouterFeaturesSettings, work: Work, faults: list[str]
-) -> tuple[list[FeatureRow], Iterator[Episode], dict[str, Any]]:
-    """The rows and the episodes of all rounds, and figures of them; faults of the world are added to `faults`."""
+) -> tuple[list[FeatureRow], Iterator[str], dict[str, Any]]:
+    """The rows and the episodes' lines of all rounds, and figures of them; faults of the world go to `faults`."""
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
@@ -78,7 +79,7 @@ def _played(
     rows, rounds, cells = _play_rounds(cfg, runner, first, faults)
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
-    episodes = (records[0] for cell in cells for records in runner.player.records(cell))
+    episodes = (to_line(episode) for cell in cells for episode in runner.player.plain_episodes(cell))
     figures = {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
     return rows, episodes, figures
 
@@ -164,8 +165,6 @@ def play(cfg: RouterFeaturesSettings, work: Work) -> None:
 
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, round by round, and write router_features.jsonl."""
-    from r2v.data.store import write_episodes
-
     if cfg.imputed:
         from r2v.stages.impute_router import impute_features
 
@@ -173,7 +172,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     faults: list[str] = []
     rows, episodes, figures = _played(cfg, work, faults)
     write_rows(work.folder / "router_features.jsonl", rows)
-    write_episodes(work.folder / ROLLOUTS, episodes)
+    write_lines(work.folder / ROLLOUTS, episodes)
     work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **figures)
     logger.info("  router features: %s", features_line(work.summary))
 

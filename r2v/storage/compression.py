@@ -12,8 +12,10 @@ since a packed file may come from an untrusted source.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -111,15 +113,27 @@ def line_at(path: Path, offset: int) -> bytes:
             file.seek(offset)
             return file.readline()
         start, inner = offset >> _INNER_BITS, offset % (1 << _INNER_BITS)
-        try:
-            for line_offset, line in _placed(path, _unpacked(path, file, start)):
-                if line_offset == offset:
-                    return line
-                if line_offset > offset:
+        stat = os.fstat(file.fileno())
+        lines, problem = _frame(path, start, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        if offset not in lines:
+            raise ValueError(problem or f"{path}: no line begins at byte {inner} of the frame at {start}")
+        return lines[offset]
+
+
+@lru_cache(maxsize=4)
+def _frame(path: Path, start: int, version: tuple[int, ...]) -> tuple[dict[int, bytes], str]:
+    """Return the lines that begin in a frame by their offsets, up to any damage, and the damage. Plays are read in
+    about the order of their lines, so the last are kept; `version` of the file tells them from those of another."""
+    lines: dict[int, bytes] = {}
+    try:
+        with path.open("rb") as file:
+            for offset, line in _placed(path, _unpacked(path, file, start)):
+                if offset >> _INNER_BITS != start:
                     break
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        raise ValueError(f"{path}: no line begins at byte {inner} of the frame at {start}")
+                lines[offset] = line
+    except InputError as error:
+        return lines, str(error)
+    return lines, ""
 
 
 def _placed(path: Path, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -1,9 +1,9 @@
-"""Actions: a reply as the tool calls that it makes and the thought before them, in whichever form the model gave them.
+"""Actions: the tool calls of a reply and the thought before them, read from any form that models write.
 
     read_actions(reply.message, {"get", "submit"})      # Actions(lines=('{"tool":"get","id":"r2"}',), thought="...")
 
-Native calls come first; then the forms in which servers without a parser leave calls in the text. Only a name among the
-request's tools makes a call of a text: prose that happens to hold JSON stays prose.
+Native calls take precedence over calls in the text, which servers without a parser leave there. A text is a call only
+if it names one of the request's tools: prose that happens to hold JSON stays prose.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall, mapping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actions:
-    """A reply's actions, one line of JSON each, in the order in which they are to be executed; none where the reply
-    holds none, and `text` then is what it says. `thought` was said before, or beside them."""
+    """Actions of a reply, one line of JSON each, in order of execution. Without actions, `text` is the reply's text.
+    `thought` precedes or accompanies them."""
 
     lines: tuple[str, ...] = ()
     text: str = ""
@@ -37,7 +37,7 @@ _THOUGHT = re.compile(
     re.S,
 )
 _OPEN_THOUGHT = re.compile(r"\A(.*?)</(?:think|thinking|thought)>", re.S)
-"""A thought whose opening mark stood at the end of the prompt."""
+"""A thought whose opening mark was the end of the prompt."""
 _MARKS = (
     (re.compile(r"\Aanalysis(.*?)assistantfinal", re.S), r"<|channel|>analysis<|message|>\1<|end|>"),
     (
@@ -55,8 +55,8 @@ _MARKS = (
     (re.compile(r'\A\s*="([\w.-]+)">(?=\s*<parameter)'), r'<invoke name="\1">'),
     (re.compile(r"(?:<\|(?:eot_id|im_end|endoftext|END_RESPONSE)\|>|<end_of_turn>)\s*\Z|<\|START_RESPONSE\|>"), ""),
 )
-"""Marks of gpt-oss that a server stripped, of Kimi K3, MiniMax M3, DeepSeek V3.2, Seed, LongCat and Step, of LiteLLM,
-of Claude without its first -> those that others use too; ends of a turn that a server left -> nothing."""
+"""Marks -> the common form: stripped ones of gpt-oss, those of Kimi K3, MiniMax M3, DeepSeek V3.2, Seed, LongCat, Step
+and LiteLLM, Claude's without the first; ends of a turn -> nothing."""
 _HARMONY = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HARMONY_CALL = re.compile(
     r"to=([\w.-]+)[^{<]*(?:<\|(?:constrain|channel)\|>[^{<]*)*<\|message\|>"
@@ -91,14 +91,16 @@ _WRAPPERS = ("action", "function", "tool_call", "function_call", "tool_calls", "
 
 
 def read_actions(message: Message, tools: Collection[str]) -> Actions:
-    """The actions in a reply, where there are tools to call: their names. Without tools, its text alone."""
-    words = _words(message)
-    if not message.calls and tools and (plain := _plain(words, tools)) is not None:
-        return Actions(lines=(plain,), text=plain, thought=message.thought)  # marks of thoughts may stand in its texts
-    thought, text = split_thought(words)
+    """Return the actions of a reply. tools: names of the tools that may be called; without any, only the text."""
+    full_text = _words(message)
+    if not message.calls and tools and (plain := _plain(full_text, tools)) is not None:
+        return Actions(
+            lines=(plain,), text=plain, thought=message.thought
+        )  # marks inside its arguments are no thoughts
+    thought, text = split_thought(full_text)
     thought = "\n".join(filter(None, (message.thought, thought)))
     if message.calls:
-        lines = tuple(call.line for given in message.calls for call in _offered(given, tools))
+        lines = tuple(call.line for native in message.calls for call in _offered(native, tools))
         return Actions(lines=lines, text="\n".join(lines), thought="\n".join(filter(None, (thought, text.strip()))))
     if not tools:
         return Actions(text=text, thought=thought)
@@ -119,16 +121,16 @@ def _words(message: Message) -> str:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """A text as (thought, the rest): thoughts that a server left in it between their marks."""
+    """Return (thought, rest) of a text in which a server left thoughts between their marks."""
     for mark, common in _MARKS:
         text = mark.sub(common, text)
     thoughts = list[str]()
 
-    def take(match: re.Match[str]) -> str:
+    def collect(match: re.Match[str]) -> str:
         thoughts.extend(group.strip() for group in match.groups()[1:] if group)
         return ""
 
-    rest = _THOUGHT.sub(take, text) if "<" in text or "[THINK]" in text or "\u25c1" in text else text
+    rest = _THOUGHT.sub(collect, text) if "<" in text or "[THINK]" in text or "\u25c1" in text else text
     if (match := _OPEN_THOUGHT.match(rest)) is not None:
         thoughts.insert(0, match[1].strip())
         rest = rest[match.end() :]
@@ -136,14 +138,14 @@ def split_thought(text: str) -> tuple[str, str]:
 
 
 def _unfenced(text: str) -> str:
-    """The text without blanks, and without the code fence that is around all of it."""
+    """Return the text without outer blanks and without a code fence around all of it."""
     lines = text.strip().splitlines()
     fenced = len(lines) >= 3 and lines[0].startswith("```") and lines[-1] == "```"
     return "\n".join(lines[1:-1] if fenced else lines).strip()
 
 
 def _plain(text: str, tools: Collection[str]) -> str | None:
-    """The text where it is R2V's own form of an action, to the byte: what is stored is what the model said."""
+    """Return an action in R2V's own form, unchanged but for a wrapper of all actions; None for another text."""
     bare = _unfenced(text)
     value = _json(bare)
     if isinstance(value, dict) and value.keys() == {"action"} and isinstance(value["action"], dict):
@@ -163,7 +165,7 @@ def _json(text: str) -> Any:
 
 
 def _name(text: object, tools: Collection[str]) -> str | None:
-    """A tool's name as models spell it: `functions.get`, `get<|channel|>commentary`, `default_api:get`."""
+    """Return the tool that a model spells `functions.get`, `get<|channel|>commentary` or `default_api:get`, or None."""
     if not isinstance(text, str):
         return None
     bare = text.partition("<|")[0].strip()
@@ -173,15 +175,15 @@ def _name(text: object, tools: Collection[str]) -> str | None:
 
 
 def _offered(call: ToolCall, tools: Collection[str]) -> list[ToolCall]:
-    """A native call under its tool's name in the request; each of the calls in OpenAI's `multi_tool_use.parallel`."""
+    """Return a native call under its tool's name in the request, or the calls in OpenAI's `multi_tool_use.parallel`."""
     if (name := _name(call.name, tools)) is not None:
         return [ToolCall(name=name, arguments=call.arguments, id=call.id, custom=call.custom)]
     return list(_call_of(mapping(_json(call.arguments)).get("tool_uses"), tools)) or [call]
 
 
 def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[ToolCall]:
-    """The calls in a JSON value: an object that names a tool and its arguments, in any of the usual words, or wraps
-    such objects."""
+    """Yield the calls in a JSON value: objects that name a tool and its arguments under any usual keys, or wrap such
+    objects."""
     if isinstance(value, list):
         for item in value:
             yield from _call_of(item, tools, deep + 1)
@@ -193,7 +195,7 @@ def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[Tool
             continue
         given = [value[word] for word in _ARGUMENTS if word in value]
         rest = {word: item for word, item in value.items() if word != key}
-        flat = not given or key == "tool" and len(rest) > 1  # R2V's own form has arguments beside the name
+        flat = not given or key == "tool" and len(rest) > 1  # R2V's own form has the arguments next to the name
         yield _call(name, _without_nulls(rest) if flat else given[0])
         return
     for key in _WRAPPERS:
@@ -206,7 +208,7 @@ def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[Tool
 
 
 def _without_nulls(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments without those that are null: a schema that requires all of them gives null for one left out."""
+    """Return the arguments that are not null: under a schema that requires all, an omitted one is null."""
     return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -216,14 +218,14 @@ def _call(name: str, arguments: Any) -> ToolCall:
 
 
 def _tagged(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM, Gemma, LFM, OLMo, Apertus."""
+    """Yield calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM, Gemma, LFM, OLMo, Apertus."""
     for match in _TAGGED.finditer(text):
         inner = next(filter(None, match.groups()[1:]), "").strip()
         yield from _keyed(_json(inner), tools) or _inner_calls(inner, tools)
 
 
 def _keyed(value: Any, tools: Collection[str]) -> list[ToolCall]:
-    """Apertus: `[{"get": {"id": "r2"}}]`."""
+    """Return Apertus' calls: `[{"get": {"id": "r2"}}]`."""
     single = [item for item in value if isinstance(item, dict) and len(item) == 1] if isinstance(value, list) else []
     return [_call(name, inner) for item in single for name, inner in item.items() if name in tools]
 
@@ -232,18 +234,18 @@ def _inner_calls(inner: str, tools: Collection[str]) -> Iterator[ToolCall]:
     value = _json(_unfenced(inner))
     if value is not None:
         yield from _call_of(value, tools)
-    elif (name := _name(inner.partition("<")[0], tools)) is not None:  # GLM: the name, then keys and values
+    elif (name := _name(inner.partition("<")[0], tools)) is not None:  # GLM writes the name, then keys and values
         yield _call(name, {key.strip(): _value(item) for key, item in _KEYED_ARGUMENT.findall(inner)})
     elif (match := _NAMED_OBJECT.match(inner)) and (name := _name(match[1], tools)) is not None:  # Mistral, Gemma
         yield _call(name, _quoted(match[2]))
-    elif calls := list(_xml(inner, tools)) or [call for found in _objects(inner) for call in _call_of(found, tools)]:
+    elif calls := list(_xml(inner, tools)) or [call for item in _objects(inner) for call in _call_of(item, tools)]:
         yield from calls
     else:
         yield from _python(inner, tools)
 
 
 def _quoted(text: str) -> str:
-    """Gemma's objects as JSON: names get their quotes, and its mark for a quote, or a single quote, becomes one."""
+    """Return Gemma's object as JSON: names are quoted, and its mark for a quote, or a single quote, is replaced."""
     if _json(text) is not None:
         return text
     if '<|"|>' not in text:
@@ -255,7 +257,7 @@ def _quoted(text: str) -> str:
 
 
 def _xml(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`<function=get><parameter=id>r2</parameter></function>`, `<invoke name="get">` and their kin."""
+    """Yield calls such as `<function=get><parameter=id>r2</parameter></function>` or `<invoke name="get">`."""
     for _, named, inner in _XML_CALL.findall(text):
         if (name := _name(named, tools)) is None:
             continue
@@ -267,7 +269,7 @@ def _xml(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 
 
 def _named(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """Calls with the name between marks: Kimi, DeepSeek."""
+    """Yield calls with the name between marks: Kimi, DeepSeek."""
     for match in _NAMED_CALL.finditer(text):
         named, arguments = filter(None, match.groups())
         if (name := _name(named, tools)) is not None:
@@ -275,27 +277,27 @@ def _named(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 
 
 def _harmony(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """gpt-oss: `<|channel|>commentary to=functions.get <|constrain|>json<|message|>{...}`."""
+    """Yield calls of gpt-oss: `<|channel|>commentary to=functions.get <|constrain|>json<|message|>{...}`."""
     for named, arguments in _HARMONY_CALL.findall(text) if "<|message|>" in text else ():
         if (name := _name(named, tools)) is not None:
             yield _call(name, arguments.strip())
 
 
 def _fenced(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """A call in a code block of a longer text: the last, if there are several."""
+    """Yield the calls of the last code block that holds any."""
     calls = [list(_inner_calls(block.strip(), tools)) for block in _FENCE.findall(text)]
-    yield from next((found for found in reversed(calls) if found), [])
+    yield from next((block_calls for block_calls in reversed(calls) if block_calls), [])
 
 
 def _bare(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """An object somewhere in the text: the last that is a call, as models think aloud before it."""
+    """Yield the last JSON object in the text that is a call; earlier ones belong to a model's thinking aloud."""
     calls = [list(_call_of(value, tools)) for value in _objects(text)]
-    yield from next((found for found in reversed(calls) if found), [])
+    yield from next((value_calls for value_calls in reversed(calls) if value_calls), [])
 
 
 def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`get(id="r2")`, the whole text, in a list, in `print` or on a line each, as Llama, Gemma, LFM and OLMo write
-    calls; or a call's object in Python's spelling."""
+    """Yield calls in Python, such as `get(id="r2")`, if they are the whole text: alone, in a list, in `print`, or one
+    per line (Llama, Gemma, LFM, OLMo); or a call's object as a Python literal."""
     if not any(name in text for name in tools):
         return
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -305,7 +307,7 @@ def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 def _python_calls(tree: ast.Module, tools: Collection[str]) -> Iterator[ToolCall]:
     values = [statement.value for statement in tree.body if isinstance(statement, ast.Expr)]
     if len(values) < len(tree.body):
-        return  # a program
+        return  # statements make it a program, not calls
     for value in values:
         yield from _call_of(_literal(value), tools)
     for node in ast.walk(tree):
@@ -321,7 +323,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _react(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`Action: get` and `Action Input: {...}` on lines of their own."""
+    """Yield a ReAct call: `Action: get` and `Action Input: {...}` on separate lines."""
     match = re.search(r"^\s*Action:\s*([\w.-]+)\s*\n\s*Action Input:\s*(.*)", text, re.S | re.M)
     if match is not None and (name := _name(match[1], tools)) is not None:
         value = next(_objects(match[2]), None)
@@ -332,14 +334,14 @@ _FORMS = (_harmony, _named, _tagged, _xml, _fenced, _bare, _react, _python)
 
 
 def _value(text: str) -> Any:
-    """An argument written as text: JSON where it is a number, a list, an object or a quoted text, else itself."""
+    """Return the value of an argument written as text: its JSON value if it has one, else the text."""
     stripped = text.strip()
     value = _json({"True": "true", "False": "false", "None": "null"}.get(stripped, stripped))
     return text if value is None and stripped not in ("None", "null") else value
 
 
 def _objects(text: str) -> Iterator[Any]:
-    """The objects and lists of JSON in a text, from left to right; what lies inside one is not looked at again."""
+    """Yield the outermost JSON objects and lists in a text, from left to right."""
     decoder, start = json.JSONDecoder(), 0
     while (opening := re.compile(r"[\[{]").search(text, start)) is not None:
         try:

@@ -1,7 +1,7 @@
-"""Messages, Anthropic's format: content in blocks, tool results in the user's turn, a system prompt apart.
+"""Messages, Anthropic's format: content in blocks, tool results in the user's turn, a separate system prompt.
 
-A message of role `tool` (from another format, or of R2V's own) is written as the user's, and those in a row as one: all
-results of a turn have to stand in the message that follows it.
+Consecutive messages of role `tool` (from another format, or R2V's own) are written as one of the user, because all
+results of a turn have to be in the message that follows it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FINISH: dict[str, Finish] = {
 
 
 def read_request(body: Mapping[str, Any]) -> WireRequest:
-    """The request in a body. Raises NotThisFormat."""
+    """Return the request in a body. Raises NotThisFormat."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise NotThisFormat("messages: a list of messages is required")
@@ -57,7 +57,7 @@ def read_request(body: Mapping[str, Any]) -> WireRequest:
 
 
 def write_request(request: WireRequest) -> Json:
-    """The body of a request."""
+    """Return the body of a request."""
     body: Json = {"model": request.model, "messages": write_messages(request.messages)}
     if request.system is not None:
         body["system"] = _written(request.system.content)
@@ -66,7 +66,7 @@ def write_request(request: WireRequest) -> Json:
 
 
 def read_message(value: Any, where: str = "message") -> Message:
-    """One message. Raises NotThisFormat."""
+    """Return a message. Raises NotThisFormat."""
     fields = mapping(value)
     role = fields.get("role")
     if role not in _ROLES:
@@ -84,7 +84,7 @@ def _content(content: Any, where: str) -> str | tuple[Part, ...]:
 
 
 def read_block(value: Any, where: str = "block") -> Part:
-    """One block. Raises NotThisFormat."""
+    """Return a block of content as a part. Raises NotThisFormat."""
     if not isinstance(value, Mapping):
         raise NotThisFormat(f"{where} holds {type(value).__name__}; allowed: objects")
     kind = value.get("type")
@@ -121,7 +121,7 @@ def _result_block(value: Any) -> TextPart | UnknownPart:
 
 
 def write_messages(messages: Sequence[Message]) -> list[Json]:
-    """Messages as this format has them: roles user and assistant in turn where tool results come in a row."""
+    """Return messages in this format; consecutive tool results become one message of the user."""
     written: list[Json] = []
     after_result = False
     for message in messages:
@@ -140,12 +140,13 @@ def write_messages(messages: Sequence[Message]) -> list[Json]:
 def _written(content: str | tuple[Part, ...]) -> Any:
     if isinstance(content, str):
         return content
-    kept = (part for part in content if not isinstance(part, ThinkingPart) or part.opaque is not None or part.extra)
-    return [write_block(part) for part in kept]
+    # the provider refuses thoughts without a signature
+    accepted = (part for part in content if not isinstance(part, ThinkingPart) or part.opaque is not None or part.extra)
+    return [write_block(part) for part in accepted]
 
 
 def write_block(part: Part) -> Json:
-    """One block."""
+    """Return a part as a block of content."""
     match part:
         case TextPart():
             return {"type": "text", "text": part.text} | part.extra
@@ -170,7 +171,7 @@ def write_block(part: Part) -> Json:
 
 
 def _input(call: ToolCall) -> Any:
-    """Arguments as an object, which this format asks for: text that is none stands under `arguments`."""
+    """Return the arguments as an object, as this format requires; other arguments become its field `arguments`."""
     try:
         parsed = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -179,22 +180,22 @@ def _input(call: ToolCall) -> Any:
 
 
 def read_tool(value: Any) -> Tool:
-    """One tool of a request; of a kind that is no function (a server's own), as it came."""
+    """Return a tool of a request; one that is no function (a server tool) stays unread."""
     tool = mapping(value)
     function = tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
     if not function or not isinstance(tool.get("input_schema"), Mapping):
         return UnknownPart(value=dict(tool))
-    known = ("name", "description", "input_schema")
+    own_fields = ("name", "description", "input_schema")
     return ToolSpec(
         name=str(tool["name"]),
         description=str(tool.get("description") or ""),
         parameters=dict(tool["input_schema"]),
-        extra={name: item for name, item in tool.items() if name not in known or not item},
+        extra={name: item for name, item in tool.items() if name not in own_fields or not item},
     )
 
 
 def write_tool(tool: Tool) -> Json:
-    """One tool of a request."""
+    """Return a tool as JSON."""
     if isinstance(tool, UnknownPart):
         return dict(tool.value)
     described = {"description": tool.description} if tool.description else {}
@@ -202,7 +203,7 @@ def write_tool(tool: Tool) -> Json:
 
 
 def read_reply(body: Any) -> WireReply:
-    """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
+    """Return the reply in a body of status 200. Raises NotThisFormat if it is neither a reply nor an error."""
     fields = mapping(body)
     content = fields.get("content")
     error = read_error(None, fields) if fields.get("error") else None
@@ -210,7 +211,7 @@ def read_reply(body: Any) -> WireReply:
         raise NotThisFormat(f"no content in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     reason = fields.get("stop_reason")
-    known = ("id", "type", "role", "model", "content", "usage", "error")
+    own_fields = ("id", "type", "role", "model", "content", "usage", "error")
     return WireReply(
         message=Message(role="assistant", content=tuple(read_block(block, "content") for block in blocks)),
         finish="error" if error is not None else _FINISH.get(str(reason), "stop"),
@@ -218,19 +219,19 @@ def read_reply(body: Any) -> WireReply:
         id=str(fields.get("id") or ""),
         model=str(fields.get("model") or ""),
         error=error,
-        extra={name: item for name, item in fields.items() if name not in known},
+        extra={name: item for name, item in fields.items() if name not in own_fields},
     )
 
 
 def _stop_reason(reply: WireReply) -> str:
-    """The stop_reason of a reply."""
+    """Return the stop_reason of a reply."""
     if reply.finish == "stop":
         return "tool_use" if reply.message.calls else "end_turn"
     return next((word for word, finish in _FINISH.items() if finish == reply.finish), "end_turn")
 
 
 def write_reply(reply: WireReply) -> Json:
-    """The answer that holds a reply."""
+    """Return the body of a reply."""
     parts = [part for part in reply.message.parts if not isinstance(part, RefusalPart)]
     return {
         "id": reply.id,
@@ -244,7 +245,7 @@ def write_reply(reply: WireReply) -> Json:
 
 
 def write_usage(usage: TokenUsage) -> Json:
-    """A usage object."""
+    """Return a usage object."""
     written = usage.write_5m + usage.write_1h
     return {
         "input_tokens": max(0, (usage.input or 0) - usage.cached - written),
@@ -259,7 +260,7 @@ def write_usage(usage: TokenUsage) -> Json:
 
 
 def read_stream(events: Iterable[Event]) -> WireReply:
-    """The reply that a stream adds up to, as `read_reply` reads it; a stream that ends early is an error."""
+    """Return the reply of a whole stream, as `read_reply` does; a stream that ends early is an error."""
     message: Json = {"content": [], "usage": {}}
     blocks: dict[int, Json] = {}
     ended = False
@@ -300,7 +301,7 @@ def _add_delta(block: Json, delta: Mapping[str, Any]) -> None:
 
 
 def _closed(block: Json) -> Json:
-    """A block whose pieces have all come."""
+    """Return a block whose pieces are complete, with its input parsed."""
     text = block.pop("json", "")
     if not text:
         return block
@@ -311,7 +312,7 @@ def _closed(block: Json) -> Json:
 
 
 def write_stream(reply: WireReply) -> Iterator[bytes]:
-    """The events of a reply."""
+    """Yield the events of a reply."""
     whole = write_reply(reply)
     usage = whole.get("usage") or write_usage(TokenUsage())
     opening = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}

@@ -1,4 +1,4 @@
-"""Canonical form of a conversation's items: what stays the same while clients move marks and rewrite spacing."""
+"""Canonical form of a conversation's items, stable while clients move cache marks and rewrite spacing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def canonical(item: Any) -> Any:
-    """Return an item without cache marks, ids of items and spacing of arguments, a lone text part as its text."""
+    """Return an item without cache marks, ids and spacing of arguments; a single text part becomes its text."""
     if isinstance(item, Mapping):
         fields = {name: canonical(value) for name, value in item.items() if name not in ("cache_control", "id")}
         if isinstance(arguments := fields.get("arguments"), str):

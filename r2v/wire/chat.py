@@ -1,12 +1,11 @@
-"""Chat Completions, the format of OpenAI's older endpoint and of nearly every other server.
+"""Chat Completions, the format of OpenAI's older endpoint and of most other servers.
 
     body = write_request(request)                   # POST /v1/chat/completions
     reply = read_reply(answer)
     reply = read_stream(read_events(chunks))
 
-Forms of other servers are read too: `reasoning_content` and `reasoning` (thoughts), `function_call` (the oldest tool
-call), arguments as an object, content in parts, an `error` beside or in place of choices, a message of Ollama's without
-choices.
+Variants of other servers are read too: `reasoning_content` and `reasoning` (thoughts), `function_call` (the oldest tool
+call), arguments as an object, content in parts, an `error` with or without choices, Ollama's message without choices.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from r2v.wire.sse import DONE, Event, write_event
 Json = dict[str, Any]
 CHAT_PATH = "/v1/chat/completions"
 CALLS, OLDEST_CALL = "tool_calls", "function_call"
-"""Fields of an assistant's message that hold its calls, or, in the oldest form, its one call."""
+"""Fields of an assistant's message with its calls, or, in the oldest form, its single call."""
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -68,11 +67,11 @@ _FINISH: dict[str, Finish] = {
 
 
 class NotThisFormat(ValueError):
-    """A value that is no request, message or reply of the format, with the reason."""
+    """The value is no request, message or reply of the format; the text gives the reason."""
 
 
 def read_request(body: Mapping[str, Any]) -> WireRequest:
-    """The request in a body. Raises NotThisFormat."""
+    """Return the request in a body. Raises NotThisFormat."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise NotThisFormat("messages: a list of messages is required")
@@ -85,14 +84,14 @@ def read_request(body: Mapping[str, Any]) -> WireRequest:
 
 
 def write_request(request: WireRequest) -> Json:
-    """The body of a request."""
+    """Return the body of a request."""
     body: Json = {"model": request.model, "messages": [write_message(message) for message in request.conversation]}
     body |= request.options
     return body | ({"tools": [write_tool(tool) for tool in request.tools]} if request.tools else {})
 
 
 def read_message(value: Any, where: str = "message") -> Message:
-    """One message. Raises NotThisFormat."""
+    """Return a message. Raises NotThisFormat."""
     fields = mapping(value)
     role = _ROLES.get(str(fields.get("role")))
     if role is None:
@@ -115,7 +114,7 @@ def read_message(value: Any, where: str = "message") -> Message:
 
 
 def _around(content: str | tuple[Part, ...] | None, parts: list[Part], extra: Json) -> tuple[Part, ...]:
-    """Thoughts, then the text, then the calls; how the text was given where it holds none is kept."""
+    """Return thoughts, text and calls in this order. `extra` records the form of the content, for the round trip."""
     if not content:
         extra["content"] = content
     elif not isinstance(content, str):
@@ -132,7 +131,7 @@ def _plain(content: str | tuple[Part, ...] | None) -> str | tuple[TextPart | Unk
 
 
 def _assistant_parts(extra: Json) -> Iterator[Part]:
-    """Thoughts, calls and refusal of an assistant's message; their fields are taken out of `extra`."""
+    """Yield thoughts, calls and refusal of an assistant's message, and remove their fields from `extra`."""
     for name in _THOUGHTS:
         if isinstance(extra.get(name), str) and extra[name]:
             yield ThinkingPart(text=extra.pop(name), extra={"field": name})
@@ -149,7 +148,7 @@ def _assistant_parts(extra: Json) -> Iterator[Part]:
 
 
 def read_call(value: Any) -> ToolCall:
-    """One tool call, of a function or of a custom tool; one without a name stays a call, which then fails."""
+    """Return a call of a function or a custom tool. A call without a name is kept, and fails when it is executed."""
     call = mapping(value)
     custom = call.get("type") == "custom"
     inner = mapping(call.get("custom" if custom else "function")) or call
@@ -173,7 +172,7 @@ def read_call(value: Any) -> ToolCall:
 
 
 def read_content(content: Any, where: str = "content") -> str | tuple[Part, ...] | None:
-    """Text, or parts. Raises NotThisFormat."""
+    """Return content as text or parts. Raises NotThisFormat."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -182,7 +181,7 @@ def read_content(content: Any, where: str = "content") -> str | tuple[Part, ...]
 
 
 def read_part(value: Any, where: str = "part") -> Part:
-    """One part of a content. Raises NotThisFormat."""
+    """Return a part of a message. Raises NotThisFormat."""
     if isinstance(value, str):
         return TextPart(text=value, extra={"bare": True})
     if not isinstance(value, Mapping):
@@ -203,7 +202,7 @@ def read_part(value: Any, where: str = "part") -> Part:
 
 
 def write_message(message: Message) -> Json:
-    """One message."""
+    """Return a message as JSON."""
     extra = dict(message.extra)
     role = extra.pop("role", message.role)
     if message.role == "tool":
@@ -228,7 +227,7 @@ def write_message(message: Message) -> Json:
 
 
 def template_message(message: Message) -> Json:
-    """One message as chat templates take it: its content is text, and arguments of calls are objects."""
+    """Return a message for chat templates: the content is text, and arguments of calls are objects."""
     written = write_message(message)
     for call in written.get("tool_calls") or ():
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
@@ -237,16 +236,16 @@ def template_message(message: Message) -> Json:
 
 
 def _written_content(message: Message, extra: Json) -> Any:
-    """The content as it was given; where none was, text, or parts that are more than text."""
+    """Return the content in its original form; by default as text, or as parts if they are more than text."""
     parts = message.parts
     inside = [
         part for part in parts if isinstance(part, (TextPart, UnknownPart)) or {"part", "value"} & part.extra.keys()
     ]
-    held = extra.pop("content", "")
+    original = extra.pop("content", "")
     if not inside:
-        return held
+        return original
     if (
-        held == "parts"
+        original == "parts"
         or message.role != "assistant"
         or any(not isinstance(part, TextPart) or part.extra for part in inside)
     ):
@@ -255,7 +254,7 @@ def _written_content(message: Message, extra: Json) -> Any:
 
 
 def write_part(part: Part) -> Any:
-    """One part of a content."""
+    """Return a part as JSON."""
     if isinstance(part, TextPart):
         return part.text if part.extra.get("bare") else {"type": "text", "text": part.text} | part.extra
     if isinstance(part, RefusalPart):
@@ -266,7 +265,7 @@ def write_part(part: Part) -> Any:
 
 
 def write_call(call: ToolCall) -> Json:
-    """One tool call."""
+    """Return a tool call as JSON."""
     extra = dict(call.extra)
     key = "custom" if call.custom else "function"
     arguments = extra.pop("arguments", call.arguments)
@@ -276,14 +275,14 @@ def write_call(call: ToolCall) -> Json:
 
 
 def read_tool(value: Any) -> Tool:
-    """One tool of a request; of a kind that is no function, as it came."""
+    """Return a tool of a request; one that is no function stays unread."""
     tool = mapping(value)
     inner = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
         return UnknownPart(value=dict(tool))
-    known = ("name", "description", "parameters")
+    own_fields = ("name", "description", "parameters")
     extra: Json = {key: item for key, item in tool.items() if key not in ("type", "function")}
-    more = {key: item for key, item in inner.items() if key not in known or not item}
+    more = {key: item for key, item in inner.items() if key not in own_fields or not item}
     return ToolSpec(
         name=str(inner["name"]),
         description=str(inner.get("description") or ""),
@@ -293,7 +292,7 @@ def read_tool(value: Any) -> Tool:
 
 
 def write_tool(tool: Tool) -> Json:
-    """One tool of a request."""
+    """Return a tool as JSON."""
     if isinstance(tool, UnknownPart):
         return dict(tool.value)
     extra = dict(tool.extra)
@@ -304,7 +303,7 @@ def write_tool(tool: Tool) -> Json:
 
 
 def read_reply(body: Any) -> WireReply:
-    """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
+    """Return the reply in a body of status 200. Raises NotThisFormat if it is neither a reply nor an error."""
     fields = mapping(body)
     choice, *others = map(mapping, fields.get("choices") or ({},))
     value = choice.get("message") or fields.get("message")
@@ -324,7 +323,7 @@ def read_reply(body: Any) -> WireReply:
         finish = "refusal"
     if finish == "error" and error is None:
         error = WireError(codes=("server_error",), message=f"the reply broke off (finish_reason {reason})")
-    known = ("id", "model", "choices", "usage", "error")
+    own_fields = ("id", "model", "choices", "usage", "error")
     return WireReply(
         message=message,
         finish="error" if error is not None else finish,
@@ -332,7 +331,7 @@ def read_reply(body: Any) -> WireReply:
         id=str(fields.get("id") or ""),
         model=str(fields.get("model") or ""),
         error=error,
-        extra={name: item for name, item in fields.items() if name not in known} | _reason(reason),
+        extra={name: item for name, item in fields.items() if name not in own_fields} | _reason(reason),
     )
 
 
@@ -341,14 +340,14 @@ def _reason(reason: Any) -> Json:
 
 
 def finish_word(reply: WireReply) -> str:
-    """The finish_reason of a reply."""
+    """Return the finish_reason of a reply."""
     if reply.finish == "stop":
         return "tool_calls" if reply.message.calls else "stop"
     return {"refusal": "content_filter", "error": "error"}.get(reply.finish, "length")
 
 
 def write_reply(reply: WireReply, created: int) -> Json:
-    """The answer that holds a reply. created: seconds of the epoch."""
+    """Return the body of a reply. created: seconds since the epoch."""
     message = write_message(reply.message)
     refusal = message.get("refusal")
     return {
@@ -372,7 +371,7 @@ def write_reply(reply: WireReply, created: int) -> Json:
 
 
 def write_usage(usage: TokenUsage) -> Json:
-    """A usage object."""
+    """Return a usage object."""
     prompt, output = usage.input or 0, usage.output or 0
     return {
         "prompt_tokens": prompt,
@@ -383,7 +382,7 @@ def write_usage(usage: TokenUsage) -> Json:
 
 
 def read_stream(events: Iterable[Event]) -> WireReply:
-    """The reply that a stream adds up to, as `read_reply` reads it; a stream that ends early is an error."""
+    """Return the reply of a whole stream, as `read_reply` does; a stream that ends early is an error."""
     head: Json = {}
     message: Json = {}
     calls: list[Json] = []
@@ -413,7 +412,7 @@ def read_stream(events: Iterable[Event]) -> WireReply:
 
 
 def _added(field: Any, piece: Any) -> Any:
-    """A field with its next piece: texts and lists grow, and parts of one type that follow each other are one."""
+    """Return a field with its next piece: texts and lists grow, and consecutive parts of one type are joined."""
     if isinstance(field, str) and isinstance(piece, str):
         return field + piece
     if isinstance(field, dict) and isinstance(piece, dict):
@@ -433,8 +432,8 @@ def _parts_of(content: Any) -> list[Any]:
 
 
 def _add_call(calls: list[Json], delta: Mapping[str, Any]) -> None:
-    """Add a piece to its call. Servers give each call the index 0, or none; or each piece another id, or the name: a
-    call begins with a name that has an id, or an index, of its own."""
+    """Add a piece to its call. A new call begins with a name that has a new id or index, because some servers give
+    every call the index 0 or none, or every piece a new id or the name."""
     kind = "custom" if "custom" in delta else "function"
     index, inner = delta.get("index"), mapping(delta.get(kind))
     name = inner.get("name") or ""
@@ -445,13 +444,13 @@ def _add_call(calls: list[Json], delta: Mapping[str, Any]) -> None:
     for field, item in delta.items():
         if field != kind and item and not call.get(field):
             call[field] = item
-    if inner.get("arguments") and call[kind].get("arguments") == "{}":  # Bedrock begins with empty ones
+    if inner.get("arguments") and call[kind].get("arguments") == "{}":  # Bedrock sends an empty object first
         call[kind]["arguments"] = ""
     call[kind] = _added(call[kind], {**inner, "name": "" if name == call[kind]["name"] else name})
 
 
 def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterator[bytes]:
-    """The events of a reply. with_usage: `stream_options.include_usage` was asked for."""
+    """Yield the events of a reply. with_usage: end with the usage, as `stream_options.include_usage` requests."""
     head = {"id": reply.id, "object": "chat.completion.chunk", "created": created, "model": reply.model}
 
     def chunk(delta: Json, reason: str | None = None) -> bytes:
@@ -481,6 +480,6 @@ def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterato
 
 
 def pieces(text: str, size: int = 24) -> Iterator[str]:
-    """A text in the pieces that a stream sends."""
+    """Yield a text in pieces of `size` characters, as a stream sends it."""
     for start in range(0, len(text), size):
         yield text[start : start + size]

@@ -1,9 +1,9 @@
-"""Errors by their structure: status, code and shape of the body. Sentences are shown to people and decide nothing.
+"""Errors by their structure: status, code and shape of the body. Messages are for people and decide nothing.
 
     error = read_error(429, {"error": {"code": "rate_limit_exceeded", "message": "..."}})
     error.kind                                          # "retry"
 
-The same failure comes as an HTTP status, as an `error` under status 200, as a line of a batch, as an event of a stream.
+The same failure may arrive as an HTTP status, an `error` under status 200, a line of a batch or an event of a stream.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from r2v.wire.message import mapping
 from r2v.wire.sse import write_event
 
 ErrorKind = Literal["retry", "refused", "filtered", "overflow", "account"]
-"""retry: it may pass. refused: this request is refused, or nobody's is: who else is refused decides. filtered: the
-content is refused. overflow: the request is longer than the model's context. account: the key or the account may be
-at fault."""
+"""retry: transient. refused: this request, or every request, is refused; the results of the others decide which.
+filtered: the content is refused. overflow: the request is longer than the model's context. account: the key or the
+account may be at fault."""
 
 _ACCOUNT = {
     "insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached", "account_deactivated",
@@ -45,24 +45,24 @@ _OVERFLOW_WORDS = (
     "input is too long", "context window", "maximum number of tokens", "`max_new_tokens` must be <=",
     "`inputs` must have less than",
 )  # fmt: skip
-"""Servers that name no code say it in a sentence: the one kind that is told by words, and no wait depends on it."""
+"""Phrases of servers without a code. Only this kind is recognised by its message, and no retry depends on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireError:
-    """An error as it came. `status`: of HTTP, or as the body says it; None where neither does. `codes`: its code and
-    type, lower case, numbers last. `retry_after`: seconds that the body asks for."""
+    """An error of a server. `status`: of HTTP or of the body; None if neither has one. `codes`: code and type, in lower
+    case, numbers last. `retry_after`: requested delay in seconds."""
 
     status: int | None = None
     codes: tuple[str, ...] = ()
     message: str = ""
     filtered: bool = False
-    """Its body holds the verdict of a content filter."""
+    """True if the body holds the verdict of a content filter."""
     retry_after: float | None = None
 
     @property
     def kind(self) -> ErrorKind:
-        """What is to be done about it."""
+        """Kind of the error, which decides its handling."""
         codes = set(self.codes)
         if self.filtered or codes & _FILTERED:
             return "filtered"
@@ -77,20 +77,20 @@ class WireError:
     @property
     def _says_overflow(self) -> bool:
         text = self.message.lower()
-        may = self.status is None or self.status in (400, 422) or self.status >= 500
-        return may and any(words in text for words in _OVERFLOW_WORDS)
+        may_overflow = self.status is None or self.status in (400, 422) or self.status >= 500
+        return may_overflow and any(words in text for words in _OVERFLOW_WORDS)
 
     @property
     def line(self) -> str:
-        """It in one line: status, code, message."""
+        """Status, code and message in one line."""
         words = [str(self.status)] if self.status is not None else []
         words += [code for code in self.codes if code != str(self.status)][:1]
         return ": ".join([*words, *([self.message] if self.message else [])]) or "an error without a message"
 
 
 def read_error(status: int | None, body: Any, *, retry_after: float | None = None) -> WireError:
-    """The error in a body of any shape: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, a list
-    of these, JSON in text, or text. `status` decides over one that the body names."""
+    """Return the error in a body of any shape: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, a
+    list of these, JSON in text, or text. status: of HTTP; it has precedence over one in the body."""
     if isinstance(body, (bytes, str)):
         text = body.decode(errors="replace") if isinstance(body, bytes) else body
         try:
@@ -105,7 +105,7 @@ def read_error(status: int | None, body: Any, *, retry_after: float | None = Non
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
     message = next((inner[name] for name in _MESSAGES if inner.get(name)), "") or fields.get("message") or ""
     message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
-    if message.startswith("{"):  # gateways put the error of the server behind them in theirs, as text
+    if message.startswith("{"):  # gateways put their upstream's error as text into their own
         nested = read_error(status, message, retry_after=retry_after)
         if nested.codes or nested.message != message:
             return nested
@@ -126,11 +126,11 @@ def read_error(status: int | None, body: Any, *, retry_after: float | None = Non
 
 _MESSAGES = ("message", "msg", "detail", "status_msg")
 _VERDICTS = frozenset({"reasons", "flagged_input"})
-"""Fields with which OpenRouter says that a request was moderated."""
+"""OpenRouter's fields of a moderated request."""
 
 
 def _retry_info(details: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds of Google's RetryInfo ("retryDelay": "13.4s")."""
+    """Return the seconds of Google's RetryInfo ("retryDelay": "13.4s"); None without one."""
     delays = [str(detail.get("retryDelay") or "").removesuffix("s") for detail in details]
     return next((float(delay) for delay in delays if delay.replace(".", "", 1).isdecimal()), None)
 
@@ -152,7 +152,7 @@ def write_error(wire: str, status: int, message: str, *, code: str | None = None
 
 
 def write_error_event(wire: str, message: str) -> bytes:
-    """Return the event by which a stream of a format says that it broke off; clients of all formats may retry."""
+    """Return the event that reports a broken stream in a format, as an error that its clients may retry."""
     if wire == "messages":
         return write_event(write_error(wire, 500, message), name="error")
     if wire == "chat":

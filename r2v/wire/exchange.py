@@ -1,4 +1,4 @@
-"""A request and a reply, as all wire formats give them, and the tokens that a reply counts."""
+"""Request, reply and token counts, common to all wire formats."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from r2v.wire.errors import WireError
 from r2v.wire.message import Extra, Message, Tool, ToolSpec, UnknownPart, functions_of, mapping
 
 Finish = Literal["stop", "length", "context", "refusal", "error"]
-"""Why a reply ends: its maker was done, or called a tool; at the limit on its tokens; where the model's context ends;
-refused, by the model or by a filter; broken off by the server."""
+"""Reason for the end of a reply: the model was done or called a tool; the limit on its tokens; the end of the model's
+context; a refusal by the model or a filter; an error of the server."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenCounts:
-    """The tokens of one answer, by what they cost. Each prompt token is in exactly one of the first four."""
+    """Tokens of one reply by price. Each prompt token is in exactly one of the first four."""
 
     fresh: int = 0
     """Prompt tokens at the full price."""
@@ -27,7 +27,7 @@ class TokenCounts:
     write_1h: int = 0
     """Written to a cache that lasts an hour."""
     output: int = 0
-    """Tokens of the reply and of the thoughts before it."""
+    """Tokens of the reply, thoughts included."""
 
     @property
     def input(self) -> int:
@@ -37,7 +37,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenUsage:
-    """Tokens as a reply reports them. None: it does not say. `input` are all prompt tokens, cached ones among them."""
+    """Tokens as a reply reports them; None: not reported. `input`: all prompt tokens, cached ones included."""
 
     input: int | None = None
     output: int | None = None
@@ -47,11 +47,11 @@ class TokenUsage:
 
     @property
     def whole(self) -> bool:
-        """True if both prompt and reply are counted."""
+        """True if both prompt and reply tokens are reported."""
         return self.input is not None and self.output is not None
 
     def counts(self, own_input: int, own_output: int) -> TokenCounts:
-        """The tokens by price, with our own counts for those that are not reported."""
+        """Return the tokens by price, with our own counts in place of unreported ones."""
         prompt = own_input if self.input is None else self.input
         cached = min(self.cached, prompt)
         written = min(self.write_5m + self.write_1h, prompt - cached)
@@ -66,33 +66,32 @@ class TokenUsage:
 
 
 def whole_number(value: object) -> int | None:
-    """A token count as servers write it (50, 50.0); None for any other value."""
+    """Return a token count as servers write it (50, 50.0); None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
         return None
     return int(value)
 
 
 def first_number(fields: Mapping[str, Any], *names: str) -> int | None:
-    """The first of these fields that holds a token count."""
+    """Return the first of these fields that holds a token count; None if none does."""
     return next((number for name in names if (number := whole_number(fields.get(name))) is not None), None)
 
 
 def usage_of(value: object) -> TokenUsage | None:
-    """The usage object of a reply, under the names of any of the formats; None where there is none.
+    """Return the usage of a reply from its object in any format; None if it reports none.
 
-    The formats differ in whether cached tokens are part of the prompt's: only Messages counts them apart, and says so
-    by its own names.
+    Only Messages counts cached tokens separately from the prompt's, and it is recognised by its own names.
     """
     fields = mapping(value)
     if not fields:
         return None
     details = mapping(fields.get("prompt_tokens_details")) or mapping(fields.get("input_tokens_details"))
-    # a prompt of no tokens is one that the server did not count
+    # a server that does not count the prompt reports 0
     prompt = first_number(fields, "prompt_tokens", "input_tokens", "prompt_eval_count") or None
     output = first_number(fields, "completion_tokens", "output_tokens", "eval_count")
     total = whole_number(fields.get("total_tokens"))
     if prompt is not None and total is not None and total >= prompt + (output or 0):
-        output = total - prompt  # some count thoughts beside the reply; the total, which is paid, has them
+        output = total - prompt  # some servers leave thoughts out of the output; the total, which is billed, has them
     if "cache_read_input_tokens" in fields or "cache_creation_input_tokens" in fields:
         return _messages_usage(fields, prompt, output)
     if prompt is None and output is None:
@@ -113,7 +112,9 @@ def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int |
     hour = whole_number(mapping(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     # without a breakdown, count all writes as the dearer kind: our requests ask for the one-hour cache
     hour = written if hour is None else min(hour, written)
-    if "prompt_tokens" not in fields:  # LiteLLM gives both formats' names, and all prompt tokens under Chat's
+    if (
+        "prompt_tokens" not in fields
+    ):  # LiteLLM writes both formats' names, with all prompt tokens under that of Chat Completions
         prompt = (prompt or 0) + read + written or None
     return TokenUsage(input=prompt, output=output, cached=read, write_5m=written - hour, write_1h=hour)
 
@@ -122,8 +123,8 @@ def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int |
 class WireRequest:
     """A request in any of the formats.
 
-    `system`: the prompt that Messages and Responses have beside the conversation. `options`: all fields but model,
-    messages, system and tools, as they came.
+    `system`: the prompt outside the conversation, in Messages and Responses. `options`: all fields but model, messages,
+    system and tools, unchanged.
     """
 
     model: str
@@ -139,25 +140,25 @@ class WireRequest:
 
     @property
     def functions(self) -> tuple[ToolSpec, ...]:
-        """The functions that may be called: of the request, of namespaces and of items that add tools."""
+        """Functions that may be called: of the request, of namespaces and of items that add tools."""
         added = [part.value for message in self.messages for part in message.parts if isinstance(part, UnknownPart)]
         more = (UnknownPart(value=value) for value in added if value.get("type") == "additional_tools")
         return functions_of((*self.tools, *more))
 
     @property
     def max_tokens(self) -> int | None:
-        """The limit on the reply, thoughts included; None where there is none."""
+        """Limit on the tokens of the reply, thoughts included; None without a limit."""
         return first_number(self.options, "max_tokens", "max_completion_tokens", "max_output_tokens")
 
     @property
     def stream(self) -> bool:
-        """True if the reply is to come as a stream."""
+        """True if a stream is requested."""
         return self.options.get("stream") is True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireReply:
-    """A reply in any of the formats. `error`: the server says that it failed, be it under status 200."""
+    """A reply in any of the formats. `error`: failure reported by the server, possibly under status 200."""
 
     message: Message
     finish: Finish = "stop"

@@ -1,8 +1,8 @@
 """Messages, their parts and tools: the structure that all wire formats share.
 
-A message's content is text, or parts: text, a tool call, a tool's result, a thought, a refusal, or a part of a kind
-that R2V does not read, such as an image. `Message.text` is one rendering of it: the form in which a small policy reads
-a conversation, in which actions are stored and replayed. `extra` holds the fields that R2V does not read, as they came.
+A message's content is text, or parts: text, a tool call, a tool's result, a thought, a refusal, or an unread part such
+as an image. `Message.text` is the rendering for a small policy, in which actions are stored and replayed. `extra` holds
+fields that R2V does not read, unchanged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Extra = dict[str, Any]
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value where it is an object, else an empty one."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextPart:
-    """Words."""
+    """Text of a message."""
 
     text: str
     extra: Extra = field(default_factory=dict, hash=False)
@@ -31,8 +31,7 @@ class TextPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThinkingPart:
-    """A model's thought. `opaque` is what only its maker can read and must get back unaltered: a signature, or the
-    encrypted thought itself."""
+    """A model's thought. `opaque`: a signature or an encrypted thought, which its provider must get back unaltered."""
 
     text: str = ""
     opaque: str | None = None
@@ -41,7 +40,7 @@ class ThinkingPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusalPart:
-    """A model's words for not answering."""
+    """A model's refusal to answer."""
 
     text: str
     extra: Extra = field(default_factory=dict, hash=False)
@@ -49,8 +48,8 @@ class RefusalPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """A call of a tool. `arguments` is text as the model wrote it: JSON, which may be broken, of a function; anything
-    of a custom tool (`custom`), which takes free text."""
+    """A call of a tool. `arguments`: the model's text; JSON, possibly malformed, for a function, free text for a custom
+    tool (`custom`)."""
 
     name: str
     arguments: str = ""
@@ -61,9 +60,9 @@ class ToolCall:
     @property
     def line(self) -> str:
         """The call as an action, one line of JSON: `{"tool":"<name>","<argument>":<value>}`. Arguments that are no
-        object, or have one named `tool`, stay together under `arguments`."""
+        object, or include one named `tool`, are nested under `arguments`."""
         parsed: Any = self.arguments
-        for _ in range(2):  # some servers encode them twice
+        for _ in range(2):  # some servers encode arguments twice
             try:
                 parsed = json.loads(parsed or "{}") if isinstance(parsed, str) and not self.custom else parsed
             except (ValueError, RecursionError):
@@ -76,14 +75,14 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnknownPart:
-    """A part of a kind that R2V does not read, an image among them, as it came."""
+    """A part of a kind that R2V does not read, such as an image, unchanged."""
 
     value: Extra = field(hash=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """The result of a call."""
+    """Result of a call."""
 
     call_id: str
     content: str | tuple[TextPart | UnknownPart, ...] = ""
@@ -93,7 +92,7 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """Text of the result."""
         return _joined(self.content)
 
 
@@ -102,7 +101,7 @@ Part = TextPart | ThinkingPart | RefusalPart | ToolCall | ToolResult | UnknownPa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """One turn of a conversation, or a part of one: formats that list items have a message for each."""
+    """One turn of a conversation, or one item of a turn in formats that list items."""
 
     role: Role
     content: str | tuple[Part, ...]
@@ -110,29 +109,29 @@ class Message:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Its parts; of a plain text, one."""
+        """Parts of the content; a plain text is one part."""
         return (TextPart(text=self.content),) if isinstance(self.content, str) else self.content
 
     @property
     def text(self) -> str:
-        """Its calls as lines, where it has any, else its words; thoughts are neither."""
+        """Calls as lines if there are any, else the text, without thoughts."""
         return self.content if isinstance(self.content, str) else _joined(self.calls or self.content)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls in it."""
+        """Tool calls of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def plain(self) -> Message:
-        """It without thoughts, which are of use to their maker alone, and without fields that R2V does not read."""
-        kept = (part for part in self.parts if not isinstance(part, ThinkingPart))
-        bare = tuple(part if isinstance(part, UnknownPart) else replace(part, extra={}) for part in kept)
+        """The message without thoughts, which only their provider accepts, and without unread fields."""
+        parts = (part for part in self.parts if not isinstance(part, ThinkingPart))
+        bare = tuple(part if isinstance(part, UnknownPart) else replace(part, extra={}) for part in parts)
         return Message(role=self.role, content=self.content if isinstance(self.content, str) else bare)
 
     @property
     def thought(self) -> str:
-        """The words of its thoughts."""
+        """Text of the thoughts."""
         return "\n".join(part.text for part in self.parts if isinstance(part, ThinkingPart) and part.text)
 
 
@@ -156,12 +155,12 @@ _KINDS: dict[str, type[Part]] = {
     "result": ToolResult,
     "unknown": UnknownPart,
 }
-"""Word in a file -> part."""
+"""Name in a file -> part."""
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """A message as R2V's files hold it, whichever format it came in: `{"role": ..., "content": text or parts}`, each
-    part with its kind under `part` and the fields that are not empty."""
+    """Return a message for R2V's files, independent of wire formats: `{"role": ..., "content": text or parts}`. Each
+    part has its kind under `part`; empty fields are omitted."""
     more = {"extra": dict(message.extra)} if message.extra else {}
     content = message.content
     return {
@@ -179,7 +178,7 @@ def _part_json(part: Part) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> Message:
-    """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for what it never wrote."""
+    """Return the message of `to_json`. Raises KeyError, TypeError or ValueError for any other value."""
     content = value["content"]
     return Message(
         role=value["role"],
@@ -189,18 +188,18 @@ def from_json(value: dict[str, Any]) -> Message:
 
 
 def _part_of(value: dict[str, Any]) -> Any:
-    given = {name: item for name, item in value.items() if name != "part"}
-    if isinstance(given.get("content"), list):
-        given["content"] = tuple(map(_part_of, given["content"]))
-    return _KINDS[value["part"]](**given)
+    arguments = {name: item for name, item in value.items() if name != "part"}
+    if isinstance(arguments.get("content"), list):
+        arguments["content"] = tuple(map(_part_of, arguments["content"]))
+    return _KINDS[value["part"]](**arguments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
-    """A tool an agent may call, as a JSON schema.
+    """Function that an agent may call.
 
-    `parameters` is a JSON-schema object. A property may carry `"x-free": true`: any value of its type serves
-    (the wording of a reply, any technician who is free), so doubt about it is harmless.
+    `parameters` is a JSON-schema object. A property may carry `"x-free": true`: any value of its type is correct (the
+    wording of a reply, any free technician), so uncertainty about it is harmless.
     """
 
     name: str
@@ -216,11 +215,11 @@ class ToolSpec:
 
 
 Tool = ToolSpec | UnknownPart
-"""A function, or a tool of another kind as it came: custom, web search, a namespace of functions."""
+"""A function, or an unread tool of another kind: custom, web search, a namespace of functions."""
 
 
 def functions_of(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
-    """The functions among these tools, those of namespaces too."""
+    """Return the functions among the tools, those in namespaces included."""
     flat: list[ToolSpec] = []
     for tool in tools:
         if isinstance(tool, ToolSpec):

@@ -1,7 +1,7 @@
 """Responses, OpenAI's newer format: a conversation is a list of items, of which messages are one kind.
 
-Each item is a `Message` of its own: a call, its output and a thought stand apart, as they came. A message that holds
-several parts, from elsewhere, is written as several items.
+Each item (a message, a call, its output, a thought) is read as a separate `Message`. A message with several parts, from
+another format, is written as several items.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RESPONSES_PATH = "/v1/responses"
 _ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 _REQUEST = ("model", "input", "instructions", "tools")
 _CALLS = {"function_call": False, "custom_tool_call": True}
-"""Type of a call -> True if it is of a custom tool."""
+"""Type of a call -> True for a custom tool."""
 _OUTPUTS = {f"{name}_output": custom for name, custom in _CALLS.items()}
 _REASONS: dict[str, Finish] = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "refusal"}
 
 
 def read_request(body: Mapping[str, Any]) -> WireRequest:
-    """The request in a body. Raises NotThisFormat."""
+    """Return the request in a body. Raises NotThisFormat."""
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -59,7 +59,7 @@ def read_request(body: Mapping[str, Any]) -> WireRequest:
 
 
 def write_request(request: WireRequest) -> Json:
-    """The body of a request."""
+    """Return the body of a request."""
     body: Json = {"model": request.model, "input": [item for m in request.messages for item in write_items(m)]}
     if request.system is not None:
         body["instructions"] = request.system.text
@@ -68,7 +68,7 @@ def write_request(request: WireRequest) -> Json:
 
 
 def read_item(value: Any, where: str = "item") -> Message:
-    """One item. Raises NotThisFormat."""
+    """Return an item as a message. Raises NotThisFormat."""
     item = mapping(value)
     kind = item.get("type", "message")
     rest = {name: field for name, field in item.items() if name != "type"}
@@ -89,10 +89,12 @@ def read_item(value: Any, where: str = "item") -> Message:
     if kind == "reasoning":
         words = [mapping(part).get("text") for part in [*(item.get("summary") or ()), *(item.get("content") or ())]]
         opaque = rest.pop("encrypted_content", None)
-        kept = rest if opaque is not None or "encrypted_content" not in item else {**rest, "encrypted_content": None}
+        extra_fields = (
+            rest if opaque is not None or "encrypted_content" not in item else {**rest, "encrypted_content": None}
+        )
         return Message(
             role="assistant",
-            content=(ThinkingPart(text="\n".join(filter(None, words)), opaque=opaque, extra=kept),),
+            content=(ThinkingPart(text="\n".join(filter(None, words)), opaque=opaque, extra=extra_fields),),
         )
     role = item.get("role")
     if kind != "message":
@@ -117,21 +119,21 @@ def _output(value: Any, where: str) -> str | tuple[TextPart | UnknownPart, ...]:
 
 
 def write_items(message: Message) -> list[Json]:
-    """A message as items: what it says between its calls and thoughts is one message each time."""
+    """Return a message as items; each run of texts between calls and thoughts becomes one message."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content, **message.extra}]
-    items, said = list[Json](), list[Json]()
+    items, texts = list[Json](), list[Json]()
 
     def close() -> None:
-        if said:
-            items.append({"role": message.role, "content": said.copy(), **message.extra})
-            said.clear()
+        if texts:
+            items.append({"role": message.role, "content": texts.copy(), **message.extra})
+            texts.clear()
 
     for part in message.content:
         if isinstance(part, TextPart) or isinstance(part, UnknownPart) and message.extra.get("type") == "message":
-            said.append(_part(part, message.role))
+            texts.append(_part(part, message.role))
         elif isinstance(part, RefusalPart):
-            said.append({"type": "refusal", "refusal": part.text} | _without(part.extra, "part"))
+            texts.append({"type": "refusal", "refusal": part.text} | _without(part.extra, "part"))
         else:
             close()
             items += _item(part)
@@ -172,7 +174,7 @@ def _output_item(result: ToolResult) -> Json:
 
 
 def _reasoning_item(thought: ThinkingPart) -> list[Json]:
-    """A thought as an item; one that another format's model had, and no field of this one holds, is left out."""
+    """Return a thought as an item; none for a thought of another format, which the provider would refuse."""
     if not thought.extra and thought.opaque is None:
         return []
     opaque = {} if thought.opaque is None else {"encrypted_content": thought.opaque}
@@ -198,21 +200,21 @@ def _kind(role: Role) -> str:
 
 
 def read_tool(value: Any) -> Tool:
-    """One tool of a request; of a kind that is no function, as it came."""
+    """Return a tool of a request; one that is no function stays unread."""
     tool = mapping(value)
     if tool.get("type") != "function" or not tool.get("name"):
         return UnknownPart(value=dict(tool))
-    known = ("type", "name", "description", "parameters")
+    own_fields = ("type", "name", "description", "parameters")
     return ToolSpec(
         name=str(tool["name"]),
         description=str(tool.get("description") or ""),
         parameters=dict(mapping(tool.get("parameters"))),
-        extra={name: field for name, field in tool.items() if name not in known or not field},
+        extra={name: field for name, field in tool.items() if name not in own_fields or not field},
     )
 
 
 def write_tool(tool: Tool) -> Json:
-    """One tool of a request."""
+    """Return a tool as JSON."""
     if isinstance(tool, UnknownPart):
         return dict(tool.value)
     described = {"description": tool.description} if tool.description else {}
@@ -221,7 +223,7 @@ def write_tool(tool: Tool) -> Json:
 
 
 def read_reply(body: Any) -> WireReply:
-    """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
+    """Return the reply in a body of status 200. Raises NotThisFormat if it is neither a reply nor an error."""
     fields = mapping(body)
     output, status = fields.get("output"), fields.get("status")
     error = read_error(None, {"error": fields["error"]}) if fields.get("error") else None
@@ -235,7 +237,7 @@ def read_reply(body: Any) -> WireReply:
     finish: Finish = _REASONS.get(str(reason), "length" if status == "incomplete" else "stop")
     if any(isinstance(part, RefusalPart) for part in parts):
         finish = "refusal"
-    known = ("id", "model", "output", "usage", "error")
+    own_fields = ("id", "model", "output", "usage", "error")
     return WireReply(
         message=Message(role="assistant", content=parts),
         finish="error" if error is not None else finish,
@@ -243,17 +245,17 @@ def read_reply(body: Any) -> WireReply:
         id=str(fields.get("id") or ""),
         model=str(fields.get("model") or ""),
         error=error,
-        extra={name: field for name, field in fields.items() if name not in known},
+        extra={name: field for name, field in fields.items() if name not in own_fields},
     )
 
 
 def _as_said(item: Any) -> Any:
-    """An item of a reply: a message without a role is the model's."""
+    """Return an item of a reply; a message without a role is the assistant's."""
     return {"role": "assistant", **item} if mapping(item).get("type", "message") == "message" else item
 
 
 def write_reply(reply: WireReply, created: int) -> Json:
-    """The answer that holds a reply. created: seconds of the epoch."""
+    """Return the body of a reply. created: seconds since the epoch."""
     reasons = {"length": "max_output_tokens", "context": "max_output_tokens", "refusal": "content_filter"}
     refused = any(isinstance(part, RefusalPart) for part in reply.message.parts)
     reason = None if refused else reasons.get(reply.finish)
@@ -277,7 +279,7 @@ def write_reply(reply: WireReply, created: int) -> Json:
 
 
 def _output_items(reply: WireReply) -> list[Json]:
-    """The items of a reply, each with an id and a status, as clients of this format expect them."""
+    """Return the items of a reply, each with an id and a status, which clients of this format require."""
     items = []
     parts = (_summarized(part) if isinstance(part, ThinkingPart) else part for part in reply.message.parts)
     for number, item in enumerate(write_items(replace(reply.message, content=tuple(parts)))):
@@ -294,13 +296,13 @@ def _output_items(reply: WireReply) -> list[Json]:
 
 
 def _summarized(thought: ThinkingPart) -> ThinkingPart:
-    """A thought with its words in a field of this format."""
+    """Return a thought with its text as a summary, the field of this format."""
     words = {"summary": [{"type": "summary_text", "text": thought.text}]} if thought.text else {}
     return replace(thought, extra=words | thought.extra)
 
 
 def write_usage(usage: TokenUsage) -> Json:
-    """A usage object."""
+    """Return a usage object."""
     prompt, output = usage.input or 0, usage.output or 0
     return {
         "input_tokens": prompt,
@@ -312,8 +314,8 @@ def write_usage(usage: TokenUsage) -> Json:
 
 
 def read_stream(events: Iterable[Event]) -> WireReply:
-    """The reply that a stream adds up to: its last event holds the whole; where that never comes, the items that were
-    done, with an error."""
+    """Return the reply of a whole stream, which its last event holds; without that event, the completed items and an
+    error."""
     done: list[Any] = []
     head: Json = {}
     for event in events:
@@ -331,7 +333,7 @@ def read_stream(events: Iterable[Event]) -> WireReply:
 
 
 def write_stream(reply: WireReply, created: int) -> Iterator[bytes]:
-    """The events of a reply."""
+    """Yield the events of a reply."""
     whole = write_reply(reply, created)
     number = 0
 
@@ -346,8 +348,8 @@ def write_stream(reply: WireReply, created: int) -> Iterator[bytes]:
     for index, item in enumerate(whole["output"]):
         where = {"item_id": item["id"], "output_index": index}
         yield event("response.output_item.added", output_index=index, item=_opened(item))
-        for place, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
-            at = {**where, "content_index": place}
+        for content_index, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
+            at = {**where, "content_index": content_index}
             stem = "response.output_text" if part["type"] == "output_text" else "response.refusal"
             field = "text" if part["type"] == "output_text" else "refusal"
             more: Json = {"logprobs": []} if field == "text" else {}
@@ -369,6 +371,6 @@ def write_stream(reply: WireReply, created: int) -> Iterator[bytes]:
 
 
 def _opened(item: Json) -> Json:
-    """An item as its first event shows it: without what follows in pieces."""
+    """Return an item for its first event, without the fields that follow in pieces."""
     emptied: Json = {name: type(item[name])() for name in ("content", "arguments", "input") if name in item}
     return {**item, **emptied} | ({"status": "in_progress"} if "status" in item else {})

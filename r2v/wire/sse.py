@@ -1,4 +1,4 @@
-"""Server-sent events: how the three formats stream.
+"""Server-sent events, the streams of all three formats.
 
 for event in read_events(chunks): ...       # Event(name="message_start", data='{"type": ...}')
 write_event({"type": "ping"}, name="ping")  # b'event: ping\\ndata: {"type":"ping"}\\n\\n'
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream of Chat Completions."""
+"""End of a stream of Chat Completions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One event; `name` is empty where the stream names none."""
+    """One event; `name` is empty for an unnamed one."""
 
     name: str
     data: str
 
     @property
     def json(self) -> dict[str, Any] | None:
-        """Its data as an object; None for `[DONE]` and for what is none."""
+        """Data as an object; None for `[DONE]` and other data."""
         try:
             value = json.loads(self.data)
         except (ValueError, RecursionError):
@@ -33,8 +33,8 @@ class Event:
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """The events of a stream, however its bytes are cut; comments are dropped. An event that ends with the stream, and
-    not with an empty line, counts: servers forget it."""
+    """Yield the events of a stream in chunks of any size; comments are dropped. A last event without an empty line
+    counts, because some servers omit the line."""
     name, data = "", list[str]()
     for line in _lines(chunks):
         if not line:
@@ -48,7 +48,7 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
                 name = value
             elif field == "data":
                 if data and (event := Event(name=name, data="\n".join(data))).json is not None:
-                    yield event  # the empty line behind it is missing
+                    yield event  # some servers omit the empty line between events
                     data = []
                 data.append(value)
     if data:
@@ -66,21 +66,21 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def write_event(data: Any, *, name: str = "") -> bytes:
-    """One event as it goes over the wire."""
+    """Return the bytes of one event."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {text}\n\n".encode(errors="replace")
 
 
 def end_of_events(text: bytes | bytearray, start: int = 0, stop: int | None = None) -> int:
-    """Return where the last whole event in text[start:stop] ends, behind its blank line; `start` if there is none."""
+    """Return the end of the last whole event in text[start:stop], after its blank line; `start` without one."""
     stop = len(text) if stop is None else stop
     ends = (text.rfind(mark, start, stop) + len(mark) for mark in _BLANK if text.rfind(mark, start, stop) >= 0)
     return max(ends, default=start)
 
 
 def end_of_event(text: bytes, start: int) -> int:
-    """Return where the event around text[start] ends, behind its blank line; the end of the text if it has none."""
+    """Return the end of the event around text[start], after its blank line; the end of the text without one."""
     ends = (text.find(mark, start) + len(mark) for mark in _BLANK if text.find(mark, start) >= 0)
     return min(ends, default=len(text))
 

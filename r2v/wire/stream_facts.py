@@ -25,7 +25,7 @@ WireName = Literal["chat", "responses", "messages"]
 
 @dataclass(kw_only=True, slots=True)
 class StreamFacts:
-    """Facts read so far. `ended`: the event that ends a reply in its format has arrived."""
+    """Facts read so far. `ended`: True once the event that ends a reply in its format has arrived."""
 
     id: str = ""
     model: str = ""
@@ -107,15 +107,15 @@ _READERS = {"chat": _chat, "responses": _responses, "messages": _messages}
 
 
 def informative(wire: WireName, events: bytes) -> list[int]:
-    """Return places in all events that carry a fact, in order. Other events, most of a stream, need not be parsed."""
-    found = []
+    """Return positions in all events that carry a fact, in order. Most events carry none and need no parsing."""
+    positions = []
     for mark, pattern in _INFORMATIVE[wire]:
         at = events.find(mark)
         while at >= 0:
             if pattern.match(events, at):
-                found.append(at)
+                positions.append(at)
             at = events.find(mark, at + len(mark))
-    return sorted(found)
+    return sorted(positions)
 
 
 _INFORMATIVE: dict[WireName, tuple[tuple[bytes, re.Pattern[bytes]], ...]] = {
@@ -136,4 +136,4 @@ _INFORMATIVE: dict[WireName, tuple[tuple[bytes, re.Pattern[bytes]], ...]] = {
         (b"event:", re.compile(rb"event: ?error")),
     ),
 }
-"""Literals, which are found fast, and what has to stand there."""
+"""Literals, for a fast search, and the pattern that has to match at each hit."""

@@ -1,4 +1,4 @@
-"""Text that every server, file and tokenizer takes: no half of a surrogate pair, no NUL, no message of blanks.
+"""Text that every server, file and tokenizer accepts: no lone surrogate, no NUL, no blank message.
 
 sendable("a\\ud83d\\0")      # "a\\ufffd\\ufffd"
 """
@@ -12,11 +12,11 @@ _UNSENDABLE = re.compile("[\\ud800-\\udfff\\x00]")
 _PAIR = re.compile("[\\ud800-\\udbff][\\udc00-\\udfff]")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 STAND_IN = "(nothing)"
-"""Stands for a message without a visible character, which providers refuse."""
+"""Replacement of a message without a visible character, which providers refuse."""
 
 
 def sendable(text: str) -> str:
-    """The text with the halves of surrogate pairs joined, and lone ones and NUL replaced."""
+    """Return the text with surrogate pairs joined, and lone surrogates and NUL replaced."""
     if text.isascii() and "\0" not in text or not _UNSENDABLE.search(text):
         return text
     return _UNSENDABLE.sub(REPLACEMENT, _PAIR.sub(lambda match: _join(match[0]), text))
@@ -27,7 +27,7 @@ def _join(pair: str) -> str:
 
 
 def sendable_json(value: Any) -> Any:
-    """A JSON value with all its texts, names of fields too, made sendable."""
+    """Return a JSON value with all texts, names of fields included, made sendable."""
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
@@ -36,5 +36,5 @@ def sendable_json(value: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """The text as it can be sent; `STAND_IN` for one without a visible character."""
+    """Return the sendable text; `STAND_IN` for one without a visible character."""
     return sendable(text) if text.strip() else STAND_IN

@@ -1,7 +1,7 @@
-"""Thoughts in a request: whether a provider refuses them, and the request without them.
+"""Thoughts in a request: recognition of a provider's refusal of them, and the request without them.
 
-A signature or an encrypted thought is of use to its maker alone. A request that shows it to another model, or to
-another key, is refused; the same request without the thoughts is taken.
+Only the model and the account that made a signature or an encrypted thought accept it. A request that shows it to
+another is refused; the same request without the thoughts is accepted.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def _message(message: Any) -> Any:
     content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list):
         return message
-    kept = [block for block in content if not (isinstance(block, Mapping) and block.get("type") in _BLOCKS)]
-    return {**message, "content": kept or [{"type": "text", "text": "(thought)"}]}
+    blocks = [block for block in content if not (isinstance(block, Mapping) and block.get("type") in _BLOCKS)]
+    return {**message, "content": blocks or [{"type": "text", "text": "(thought)"}]}

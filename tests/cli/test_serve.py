@@ -56,7 +56,7 @@ def test_record_ends_as_its_command_does(provider: Emulator, capfd: pytest.Captu
 
 @pytest.mark.parametrize("words,says", [
     (("serve",), "add --record"),
-    (("serve", "--record", *MODEL, "serve.shadow=true"), "serve.shadow=true: nothing decides without a bundle"),
+    (("serve", "--record", *MODEL, "serve.shadow=true"), "serve.shadow=true: without a bundle there is no router"),
     (("serve", "--record"), "name a model, such as --llm"),
     (("serve", "--record", "--llm", "gpt-6-luna"), "written provider:model"),
     (("serve", "--record", "--llm", "openai:no-such-model"), "no price"),
@@ -116,7 +116,7 @@ def test_recording_importing_and_reports_need_nothing_of_train(provider: Emulato
     done = without_train("record", *MODEL, "--", sys.executable, "-c", script)
     assert done.returncode == 0 and "1 requests" in done.stderr, done.stderr
     done = without_train("import", "data/served/default")
-    assert done.returncode == 0 and "1 trajectories" in done.stderr, done.stderr
+    assert done.returncode == 0 and "trajectories=1 " in done.stderr, done.stderr
 
 
 def test_a_command_that_needs_train_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,6 @@ def test_the_shipped_configuration_ends_well_in_ten_stages(tmp_path: Path, capsy
     sizes = [*SMALL, "env.options.levels=GoToLocal", "env.options.instances=60", "policy.max_seq_len=1536"]
     with standing_in(tmp_path):
         assert main(["run", "--config", config, "--overrides", *sizes, f"policy.model_name={model}"]) == 0
-        assert "10 of 10 jobs were run" in "".join(capsys.readouterr())
+        assert "stages_run=10/10" in "".join(capsys.readouterr())
         assert main(["verify-results", "results/babyai_noisy"]) == 0
         assert "replayed with the recorded results" in "".join(capsys.readouterr())

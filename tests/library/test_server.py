@@ -80,7 +80,7 @@ def test_the_teacher_hears_the_conversation_as_it_is_and_other_tools_are_another
 
 
 def test_a_scripted_teacher_is_refused() -> None:
-    with pytest.raises(UsageError, match="answers its own benchmark alone; name a provider"):
+    with pytest.raises(UsageError, match="answers only its own benchmark; name a provider"):
         Teacher(load_config())
 
 

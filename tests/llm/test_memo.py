@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from r2v.llm.memo import Memo, by_digest, chat_memo_key, digest_of, score_memo_key
+from r2v.llm.memo import Memo, chat_memo_key, digest_of, score_memo_key
 from r2v.llm.types import Request, ScoreRequest
 from r2v.wire.message import Message
 
@@ -56,23 +55,3 @@ def test_a_key_holds_no_page() -> None:
     key = chat_memo_key(replace(GREEDY, messages=(Message(role="tool", content="x" * 100_000),)))
     assert isinstance(key, bytes) and len(key) == 16
     assert digest_of((Message(role="tool", content="half of a pair \ud800"),))
-
-
-def test_a_function_of_texts_is_computed_once_for_each_of_the_latest() -> None:
-    asked: list[str] = []
-
-    @by_digest(2)
-    def length(text: str) -> int:
-        asked.append(text)
-        return len(text)
-
-    assert [length(text) for text in ("a", "bb", "a", "ccc", "bb", "a")] == [1, 2, 1, 3, 2, 1]
-    assert asked == ["a", "bb", "ccc", "a"]
-
-
-def test_threads_that_share_what_is_remembered_lose_nothing() -> None:
-    """The emulator's threads count the tokens of different texts at the same time, and each makes room."""
-    length = by_digest(4)(len)
-    texts = ["x" * n for n in range(200)]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(length, texts * 20)) == [len(text) for text in texts * 20]

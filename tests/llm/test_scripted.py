@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,13 @@ def request(text: str = "close ticket #42, please", **fields: object) -> Request
 )
 def test_tokens_are_words_and_marks(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens
+
+
+def test_threads_that_count_other_texts_at_the_same_time_count_right() -> None:
+    """More texts than are remembered, so that each thread makes room."""
+    texts = ["x " * (number % 7) + str(number) for number in range(8_300)]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(count_tokens, texts)) == [len(text.split()) for text in texts]
 
 
 def test_a_reply_is_counted_and_priced() -> None:

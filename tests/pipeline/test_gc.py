@@ -180,7 +180,7 @@ def test_after_it_all_is_up_to_date_and_the_results_verify(
     assert {step.state for step in plan(load(str(MICRO)))} == {"up to date"}
     assert main(["verify-results", "results/micro"]) == 0
     assert main(["train_policy", "--resume", "outputs/micro/policy/bc/checkpoint-latest"]) == 0
-    assert "belongs to a finished attempt" in capsys.readouterr().err
+    assert "attempt already finished" in capsys.readouterr().err
     assert main(["gc"]) == 0 and capsys.readouterr().out.startswith("0 places, 0 bytes")
 
 

@@ -215,7 +215,7 @@ def test_bundle_run_and_report_come_back_unchanged(hub: str, tmp_path: Path) -> 
     )
     assert [code for code, _ in done] == [0, 5, 5, 0, 0, 0, 0, 3, 3, 0, 3, 0, 0, 3], done
     for at, line in (
-        (0, "would go to me/desk"),
+        (0, "repository=me/desk"),
         (1, "the hub needs a token to write"),
         (2, f"{hub} refused the token (status 401)"),
         (7, "holds model.safetensors, which R2V did not push"),

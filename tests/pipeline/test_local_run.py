@@ -102,6 +102,17 @@ def test_the_time_of_children_counts() -> None:
     assert cpu_seconds() > before
 
 
+def test_each_stage_has_its_own_peak_of_memory(tmp_path: Path) -> None:
+    with recorded_run(tmp_path, "mrp", ["collect", "bc"]) as run:
+        with run.stage("collect"):
+            assert len(b"x" * (256 << 20)) == 256 << 20
+        with run.stage("bc"):
+            pass
+    collect, bc = only(tmp_path).stages
+    assert collect.own_peak == bc.own_peak and collect.peak_mib > 256
+    assert not bc.own_peak or bc.peak_mib < collect.peak_mib - 200
+
+
 def test_a_pace_tells_what_is_left(tmp_path: Path) -> None:
     with recorded_run(tmp_path, "mrp", ["bc"]) as run, run.stage("bc"):
         record.event("clone", 2, 10, {})

@@ -125,7 +125,7 @@ def test_two_ranks_are_stopped_and_resumed_from_the_checkpoint_alone(toy: Path) 
     last = [event for event in events(toy) if event["what"] == "bc"][-1]
     assert last["loss"] > 0 and last["tokens_per_s"] > 0
     again = r2v(toy, "train_policy", "--resume", checkpoint)
-    assert "up to date" in again and "belongs to a finished attempt" in again
+    assert "up to date" in again and "attempt already finished" in again
 
 
 def test_ranks_that_cannot_share_a_batch_are_one_line(toy: Path) -> None:
@@ -187,4 +187,4 @@ def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_
     jobs = ["collect", "perturb", "bc", "verifier", "candidates", "preference"]
     assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == jobs
     said = r2v(checkout, "train_policy", "--resume", "outputs/micro/policy/preference/checkpoint-latest")
-    assert said.split()[0] == "preference" and "belongs to a finished attempt" in said
+    assert said.split()[0] == "preference" and "attempt already finished" in said

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.blocks import main as memory_of_blocks
 from r2v.config import CandidatesConfig, InferenceConfig, RolloutConfig
-from r2v.data.episode import Episode
+from r2v.data.episode import Episode, to_dict
 from r2v.envs.base import Task
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EnvironmentFault, Interrupted, LeaseConflict
@@ -115,6 +115,7 @@ def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     assert len(first.played) == 24 and not second.played
     a, b = second.cells()
     found = [[episode for (episode,) in again.records(one)] for one in (a, b)]
+    assert list(again.plain_episodes(a)) == [to_dict(episode) for episode in found[0]]
     assert found[0] == found[1] and [e.metadata.task_id for e in found[0]] == [spec.task.task_id for spec in SPECS]
     assert len(list(tmp_path.glob("stage-1/*.jsonl"))) == 3 and not list(tmp_path.glob("stage-1/*.lease"))
 

@@ -1,8 +1,10 @@
-"""A router model from outside the package: the file that docs/extending/router-model.md shows."""
+"""Boosted trees, and a router model from outside the package: the file that docs/extending/router-model.md shows."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from r2v.config import RouterConfig, identity
 from r2v.errors import InputError, UsageError
 from r2v.router.baselines import score_function
 from r2v.router.labels import labelled
-from r2v.router.models import load
+from r2v.router.models import BoostedModel, Tree, load
 from r2v.router.training import fit, report
 from tests.docs.pages import REPOSITORY, blocks_of
 
@@ -50,6 +52,27 @@ def test_the_model_of_the_page_is_fitted_stored_and_loaded(tmp_path: Path, monke
     assert again == model
     score = score_function("r2v", {"r2v": again})
     assert [score(row.features, 1, row.task_id, 0) for row in ROWS] == [model.predict(row.features) for row in ROWS]
+
+
+def test_boosted_log_odds_are_the_sum_of_each_trees_leaf() -> None:
+    model = fit(ROWS, RouterConfig(features=FEATURES), seed=0).part
+    assert isinstance(model, BoostedModel)
+    stump = Tree(features=(-2,), thresholds=(-2.0,), lefts=(-1,), rights=(-1,), values=(0.25,))
+    model = dataclasses.replace(model, trees=(*model.trees, stump))
+
+    def leaf(tree: Tree, x: list[float], node: int = 0) -> float:
+        if tree.lefts[node] < 0:
+            return tree.values[node]
+        left = x[tree.features[node]] <= tree.thresholds[node]
+        return leaf(tree, x, tree.lefts[node] if left else tree.rights[node])
+
+    limits = {name: [-9.0, 0.0] for name in (0, 1)}
+    for tree in model.trees:
+        for name, limit in zip(tree.features, tree.thresholds, strict=True):
+            limits.setdefault(name, []).append(limit)
+    for x in [[one, other] for one in limits[0][::8] for other in limits[1][::8]]:  # at thresholds and between them
+        assert model.predict(x) == model.rate * math.fsum(leaf(tree, x) for tree in model.trees)
+    assert BoostedModel(intercept=0.5, rate=0.1, trees=()).predict([1.0]) == 0.5
 
 
 def test_a_stored_model_is_loaded_by_a_process_that_has_not_fitted_it(

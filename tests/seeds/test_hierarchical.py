@@ -90,7 +90,7 @@ def test_the_line_for_gsm8k_starts_from_its_own_configuration_and_keeps_it(tmp_p
         said += text
         if "placement shared" in text:
             process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 75 and "answers of at most 16 tokens, hints of 16" in said, said
+    assert process.wait(timeout=120) == 75 and "answer_tokens=16 hint_tokens=16" in said, said
     [work] = (root / "outputs/hierarchical").glob("*/config.yaml")
     config = load(work)
     assert (config.hierarchical.problems.held_out, config.hierarchical.lr_warmup) == (200, 5)

@@ -106,4 +106,4 @@ def test_what_a_stranger_is_making_is_waited_for_without_a_gpu(made: Project) ->
     made.drained(200)
     assert [made.record(id_, "exit.json")["rc"] for id_ in (job, behind)] == [0, 0]
     logs = "".join(path.read_text() for path in made.folder.glob("logs/*.out"))
-    assert logs.count("preference ended at") == 1 and f"back into the queue behind job {job}" in logs
+    assert logs.count("preference ended at") == 1 and f"until=afterany:{job}" in logs

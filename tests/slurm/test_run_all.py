@@ -268,7 +268,7 @@ def test_a_size_that_has_failed_is_not_asked_for_again(
     assert failure is not None and failure.action.startswith(
         "not tried again: 1 attempts of the 1 that it may have; the next submission asks for mem=12G; blocked: "
     )
-    assert f"{NAME}: bc (job {first['bc']}): not tried again" in caplog.text
+    assert f"chain={NAME} stage=bc job={first['bc']} action=not tried again" in caplog.text
     capsys.readouterr()
     assert cli.main(["explain"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [

@@ -236,20 +236,25 @@ def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served:
     assert newest(tmp_path).status == "done"
 
 
-def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) -> None:
+def test_a_dry_run_counts_what_the_run_then_asks(
+    served: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = load(None, [*SMALL, "teacher.provider=openai", "teacher.model_name=gpt-5.2"])
     told = estimate(config, tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is written"
     with served() as emulator:
-        collect(tmp_path, "openai", "teacher.mode=concurrent")
+        with caplog.at_level("INFO", logger="r2v"):
+            collect(tmp_path, "openai", "teacher.mode=concurrent")
         asked = len(emulator.ledger().bills)
+    assert sum("collection plan: episodes=8 batches=$" in line for line in caplog.messages) == 1, "before it starts"
     assert told.missing == told.episodes == 8 and asked <= told.most_requests
     assert abs(told.requests - asked) <= 0.25 * asked
-    assert 0 < told.usd_batch == pytest.approx(told.usd_direct / 2)
+    plans = told.plans
+    assert 0 < plans.usd_batch == pytest.approx(plans.usd_direct / 2)
     longest = max(len(episode.steps) for episode in read_episodes(newest(tmp_path).trajectories))
-    assert told.hours_batch == pytest.approx(longest / 3, rel=0.35), "one batch of 20 minutes for each turn"
-    assert told.hours_direct == pytest.approx(longest * 5 / 3600, rel=0.35), "8 at a time: the longest decides"
-    assert any("teacher.mode=auto would go by direct calls: batches save $0.0" in line for line in told.lines)
+    assert plans.hours_batch == pytest.approx(longest / 3, rel=0.35), "one batch of 20 minutes for each turn"
+    assert plans.hours_direct == pytest.approx(longest * 5 / 3600, rel=0.35), "8 at a time: the longest decides"
+    assert plans.line in told.lines and "chosen=direct" in plans.line
     again = estimate(
         load(
             None,
@@ -257,7 +262,7 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
         ),
         tmp_path,
     )
-    assert (again.missing, again.requests, again.usd_batch) == (0, 0, 0.0)
+    assert (again.missing, again.requests, again.plans.usd_batch) == (0, 0, 0.0)
 
 
 def test_a_dry_run_says_where_there_are_fewer_tasks_than_asked_for(tmp_path: Path) -> None:

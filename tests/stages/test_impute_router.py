@@ -73,7 +73,7 @@ def router_of(folder: Path) -> Path:
 
 def test_logs_alone_become_a_router_that_says_what_it_is(logs: Path) -> None:
     said = (logs / "said.txt").read_text()
-    assert "5 of 5 jobs were run" in said and "has no verifier; that group is left out" in said
+    assert "stages_run=5/5" in said and "has no verifier; that group is left out" in said
     assert "an imputed router: it tells where the policy acts otherwise than its teacher was recorded to" in said
     cloned = set(json.loads((logs / "outputs/policy/logs_noisy/bc/tasks.json").read_text()))
     rows = read_rows(logs / "data/router_features/logs_noisy/router_features.jsonl")
@@ -95,7 +95,7 @@ def test_logs_alone_become_a_router_that_says_what_it_is(logs: Path) -> None:
 def test_the_same_command_again_does_nothing_and_the_rows_survive_a_new_attempt(logs: Path) -> None:
     rows = (logs / "data/router_features/logs_noisy/router_features.jsonl").read_bytes()
     again = warm.run(logs, "run", "--overrides", *overrides(logs))
-    assert again.returncode == 0 and "jobs were run" not in again.stderr
+    assert again.returncode == 0 and "stages_run=" not in again.stderr
     forced = warm.run(logs, "generate_router_features", "--force", "--overrides", *overrides(logs))
     assert forced.returncode == 0, forced.stderr
     assert (logs / "data/router_features/logs_noisy/router_features.jsonl").read_bytes() == rows

@@ -76,7 +76,7 @@ def results(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_an_honest_folder_of_a_benchmark_of_ones_own_holds_where_its_code_is_trusted(results: Path) -> None:
     code, out, err = verify(results, "--trust")
     assert code == 0, err
-    assert "importing env.benchmark=carts:Carts from" in err
+    assert "importing extension: key=env.benchmark path=carts:Carts file=" in err
     assert "12 episodes replayed" in out
     assert "not proved: the LLM's replies and tokens" in out
     assert "not proved: whose replies slm_bc_only and slm_base hold" in out

@@ -1,4 +1,4 @@
-"""The commands of a chain of jobs: `r2v run_all, resume, cancel`, and the views of what they left.
+"""The commands of a chain of jobs: `r2v run_all, resume, cancel`, and its views.
 
 r2v run_all webarena --dry-run          r2v status --watch             r2v explain webarena_noisy
 r2v resume --from preference            r2v logs preference --errors   r2v cost
@@ -23,9 +23,9 @@ from r2v.log import logger
 if TYPE_CHECKING:
     from r2v.pipeline.local_run import LocalRun
 
-_CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+_CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be omitted if there is only one"
 _SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
-"""Options of both commands that submit, as the arguments of `r2v.slurm.run_all` are called."""
+"""Options of both submitting commands, by the argument names of `r2v.slurm.run_all`."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -38,13 +38,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     status.add_argument(
         "--watch",
         action="store_true",
-        help="show it again and again until no job is active; Slurm is asked once a minute (default: once)",
+        help="repeat until no job is active; Slurm is queried once a minute (default: once)",
     )
     logs = add_word(commands, "logs", "the log of a job's last attempt, or of a stage of a local run", _logs)
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines until the job ends")
     logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
-    about = "what broke in a chain and how to go on; or who acted in a session or an episode, and why"
+    about = "explain a chain's failure and its remedy; or who acted in a session or an episode, and why"
     explain = add_word(commands, "explain", about, _explain)
     explain.add_argument(
         "words",
@@ -56,11 +56,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     cost = add_word(
         commands,
         "cost",
-        "GPU- and CPU-hours of each attempt, dollars paid; the same of local runs",
+        "GPU- and CPU-hours of each attempt and local run, and dollars paid",
         _cost,
     )
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
-    graph = add_word(commands, "graph", "which job waits for which", _graph)
+    graph = add_word(commands, "graph", "print the dependencies of a chain's jobs", _graph)
     graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii", help="default: ascii")
     for parser in (status, cost):
@@ -80,7 +80,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument(
         "--local", "--here", dest="here", action="store_true", help="run the pipeline in this process, without Slurm"
     )
-    resume = add_word(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
+    resume = add_word(commands, "resume", "resume a chain: its failed jobs, and those that depend on them", _resume)
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
         add_overrides(parser, f"configuration values that replace those of {replaced}")
@@ -95,7 +95,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
         parser.add_argument(
             "--live",
             action="store_true",
-            help="jobs run what is in the checkout when they start (default: the code and configuration of now)",
+            help="jobs run the checkout as it is when they start (default: the present code and configuration)",
         )
         parser.add_argument(
             "--max-attempts",
@@ -109,11 +109,11 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
-    run.add_argument("--take-over", action="store_true", help="make a chain that another user submitted one's own")
+    run.add_argument("--take-over", action="store_true", help="take over a chain that another user submitted")
     run.set_defaults(max_attempts=3)
-    cancel = add_word(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
+    cancel = add_word(commands, "cancel", "cancel every job of a chain, sentinels too; nothing heals then", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
-    heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
+    heal = commands.add_parser("heal", description="Reconcile a chain: the command of a sentinel.")
     heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
     heal.add_argument(
         "job", nargs="?", default="", metavar="JOB", help="the job that failed, or all: one of them (default: none)"
@@ -122,8 +122,8 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def submission(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.submit` that a parsed `run_all` line gives. Raises UsageError for a
-    line without a benchmark."""
+    """Return the arguments of `r2v.slurm.run_all.submit` from a parsed `run_all` line. Raises UsageError for a line
+    without a benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
     names = ("benchmark", "config", "overrides", "without", "dry_run", "here", "take_over", *_SUBMITTED)
@@ -131,8 +131,8 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.resume` that a parsed `resume` line gives. Raises UsageError where no
-    chain is meant."""
+    """Return the arguments of `r2v.slurm.run_all.resume` from a parsed `resume` line. Raises UsageError if it names no
+    chain."""
     return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
 
 
@@ -160,7 +160,7 @@ def _cancel(values: argparse.Namespace) -> int:
 
 
 def chain_name(values: argparse.Namespace) -> str:
-    """The chain that a parsed line names, or the only one there is. Raises UsageError naming those there are."""
+    """Return the chain that a parsed line names, or the only one. Raises UsageError listing the existing ones."""
     from r2v.slurm.views.sources import chosen
 
     return chosen(Path(), values.name)
@@ -174,7 +174,7 @@ def _heal(values: argparse.Namespace) -> int:
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
     code = by_sentinel(values.name, values.job)
     watched = sentinels.watched_by(Path(), values.name) if values.job == WHOLE else [values.job] if values.job else []
-    return max([sentinels.tell(values.name, job) for job in watched], default=0) or code
+    return max([sentinels.notify(values.name, job) for job in watched], default=0) or code
 
 
 def _status(values: argparse.Namespace) -> int:
@@ -184,7 +184,7 @@ def _status(values: argparse.Namespace) -> int:
     if values.watch and values.json:
         raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
     here = _local(values.names)
-    wanted, readable = _wanted(values.names, here)
+    selected, readable = _select(values.names, here)
     if values.watch and readable:
         return status.watch(readable)
     while values.watch and any(local.state(Path(), run)[1] == local.ACTIVE for run in here.values()):
@@ -196,16 +196,16 @@ def _status(values: argparse.Namespace) -> int:
         runs = [local.as_json(Path(), run) for run in here.values()]
         print(json.dumps({"chains": [status.as_json(chain) for chain in shown], "local": runs}, indent=2))
     else:
-        told = [*map(status.lines, shown), *(local.lines(Path(), run) for run in here.values())]
-        print("\n".join("\n".join(one) for one in told))
-    if readable != wanted:
+        blocks = [*map(status.lines, shown), *(local.lines(Path(), run) for run in here.values())]
+        print("\n".join("\n".join(block) for block in blocks))
+    if readable != selected:
         return InputError.exit_code
-    return overall([*(one.exit_code for one in shown), *(local.state(Path(), run)[1] for run in here.values())])
+    return overall([*(chain.exit_code for chain in shown), *(local.state(Path(), run)[1] for run in here.values())])
 
 
 def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
-    """Return the runs outside Slurm that a line names, or all of them, the newest last; but for those whose name is a
-    chain's too."""
+    """Return the runs outside Slurm that a line names, or all of them, the newest last; without those whose name is
+    also a chain's."""
     from r2v.pipeline.local_run import local_runs
     from r2v.slurm.views.sources import names
 
@@ -213,19 +213,19 @@ def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
     return {run.name: run for run in local_runs(Path()) if run.name not in chains and (not named or run.name in named)}
 
 
-def _wanted(named: Sequence[str], here: Collection[str]) -> tuple[list[str], list[str]]:
-    """The chains that a line names beside local runs (`here`), or all of them; and those of them that can be read.
-    Raises UsageError for a name that is neither, and where there is nothing at all."""
+def _select(named: Sequence[str], here: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the chains that a line names in addition to local runs (`here`), or all chains; and the readable ones
+    among them. Raises UsageError for a name that is neither, or if there are no chains and runs."""
     from r2v.slurm.views.sources import chosen, names, readable
 
-    wanted = [chosen(Path(), name) for name in named if name not in here] if named else names()
-    if not wanted and not here:
-        wanted = [chosen(Path(), None)]
-    return wanted, readable(wanted)
+    selected = [chosen(Path(), name) for name in named if name not in here] if named else names()
+    if not selected and not here:
+        selected = [chosen(Path(), None)]
+    return selected, readable(selected)
 
 
 def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
-    """CHAIN JOB, or either of them alone where only one chain is there."""
+    """Return chain and job of CHAIN JOB, or of either of them alone if there is only one chain."""
     from r2v.slurm.views.sources import chosen, names
 
     if len(words) > 2:
@@ -240,10 +240,10 @@ def _logs(values: argparse.Namespace) -> int:
     from r2v.slurm.views import local, logs
     from r2v.slurm.views.chain_status import settled
 
-    if (found := _local_log(values.words)) is not None:
-        run, job = found
+    if (local_log := _local_log(values.words)) is not None:
+        run, job = local_log
         path = log_of(Path(), run.name, job)
-        logger.info("%s", path)
+        logger.info("log: path=%s", path)
         if values.follow:
             for text in local.follow(Path(), run, job):
                 print(text, end="", flush=True)
@@ -257,12 +257,12 @@ def _logs(values: argparse.Namespace) -> int:
     id_ = logs.job_id(files, word)
     if values.follow:
         if not logs.log_paths(Path(), id_):
-            logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
+            logger.info("job has not begun, waiting (Ctrl-C ends the waiting, not the job): job=%s", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
         return 0
     for path in logs.with_errors(Path(), files.chain, id_):
-        logger.info("%s", path)
+        logger.info("log: path=%s", path)
         _print_log(path, errors=values.errors)
     return 0
 
@@ -273,15 +273,15 @@ def _print_log(path: Path, *, errors: bool) -> None:
     text = path.read_text(errors="replace")
     if not errors:
         sys.stdout.write(text)
-    elif found := logs.errors(text):
-        print("\n".join(found))
+    elif lines := logs.errors(text):
+        print("\n".join(lines))
     else:
         logger.info("no error in it")
 
 
 def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
-    """Return a run outside Slurm and its stage whose log a line names: NAME STAGE, or STAGE of the newest run where
-    there is no chain. None if there is no such log."""
+    """Return the local run and stage of the log that a line names: NAME STAGE, or STAGE of the newest run if no chain
+    exists; None without such a log."""
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views.logs import NUMBERS
     from r2v.slurm.views.sources import names
@@ -314,7 +314,7 @@ def _explain(values: argparse.Namespace) -> int:
     name, job = _one_job(values.words)
     (status,) = statuses(settled([name]))
     word = logs.NUMBERS.get(job, job) if job else None
-    if word and word not in {one.job for one in status.jobs}:
+    if word and word not in {entry.job for entry in status.jobs}:
         logs.job_id(status.files, word)
     print("\n".join(explain.explain(status, word)))
     return 0
@@ -326,19 +326,19 @@ def _cost(values: argparse.Namespace) -> int:
     from r2v.slurm.views.chain_status import settled, statuses
 
     here = _local(values.names)
-    wanted, readable = _wanted(values.names, here)
+    selected, readable = _select(values.names, here)
     shown = statuses(settled(readable, costs=True)) if readable else []
-    found = {one.chain.name: cost.attempt_costs(one) for one in shown}
+    costs = {status.chain.name: cost.attempt_costs(status) for status in shown}
     ledger = ProjectLedger(Path())
     if values.json:
-        chains = [cost.as_json(name, spent, ledger.committed_by(name)) for name, spent in found.items()]
+        chains = [cost.as_json(name, spent, ledger.committed_by(name)) for name, spent in costs.items()]
         runs = [local.as_json(Path(), run) for run in here.values()]
         print(json.dumps({"chains": chains, "local": runs}, indent=2))
     else:
-        billed = (cost.lines(name, spent, ledger.committed_by(name)) for name, spent in found.items())
-        told = [*billed, *map(local.cost_lines, here.values())]
-        print("\n".join("\n".join(one) for one in told))
-    return 0 if readable == wanted else InputError.exit_code
+        billed = (cost.lines(name, spent, ledger.committed_by(name)) for name, spent in costs.items())
+        blocks = [*billed, *map(local.cost_lines, here.values())]
+        print("\n".join("\n".join(block) for block in blocks))
+    return 0 if readable == selected else InputError.exit_code
 
 
 def _graph(values: argparse.Namespace) -> int:

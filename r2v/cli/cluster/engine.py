@@ -1,4 +1,4 @@
-"""`r2v engine`: install the serving engine, show it, or serve a base model for jobs elsewhere.
+"""`r2v engine`: install the serving engine, show it, or serve a base model for jobs on other machines.
 
 r2v engine install                                      # into a virtual environment of its own
 r2v engine show
@@ -29,9 +29,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "--build",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="cuda where nvidia-smi is found (default: auto)",
+        help="auto: cuda if nvidia-smi is found, else cpu (default: auto)",
     )
-    show = add_word(actions, "show", "where the engine is and what it is, after trying to import it", _show)
+    show = add_word(actions, "show", "print the engine's location and version, after a test import", _show)
     _add_home(show)
     serve = add_word(actions, "serve", "serve the base of a configuration until interrupted", _serve)
     serve.add_argument("--config", metavar="FILE", help="configuration of the policy (default: the defaults)")
@@ -51,8 +51,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     serve.add_argument(
         "--teacher",
         action="store_true",
-        help="serve the teacher (teacher.engine=job) until no stage has asked for a quarter of an hour; it says where "
-        "it is by itself, on a free port (default: the policy's base)",
+        help="serve the teacher (teacher.engine=job) on a free port, which it announces to stages, until no stage has "
+        "used it for a quarter of an hour (default: the policy's base)",
     )
 
 
@@ -96,24 +96,24 @@ def _serve(arguments: argparse.Namespace) -> int:
 
         teacher = load(arguments.config, arguments.overrides).teacher
         if teacher.engine != JOB:
-            raise UsageError(f"--teacher: serves what teacher.engine=job asks for, got {teacher.engine}")
+            raise UsageError(f"--teacher: needs teacher.engine=job, got {teacher.engine}")
         return serve_teacher(teacher, Path())
     policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
     policy.require_servable()
     key = read_key(ENGINE_KEY_ENV)
     if not key and arguments.host not in LOOPBACK:
         raise UsageError(
-            f"--host {arguments.host}: others could ask it; set {ENGINE_KEY_ENV} here and where it is used"
+            f"--host {arguments.host}: others could use it; set {ENGINE_KEY_ENV} here and where it is used"
         )
     python = engine_python(engine_home(policy.engine_venv))
-    from r2v.policy.serving import described_model  # loads transformers: not before all is there
+    from r2v.policy.serving import described_model  # loads transformers: only after the checks above
 
     model, _ = described_model(policy)
     with tempfile.TemporaryDirectory(prefix="r2v-engine-") as name:
         folder = Path(name)
         install_plugins(folder)
         words = [str(python), *command_line(model, host=arguments.host, port=arguments.port)]
-        if not key:  # every user of a machine reaches its loopback
+        if not key:  # every user of this machine can reach its loopback
             key, file = secrets.token_urlsafe(32), folder / "key"
             file.touch(mode=0o600)
             file.write_text(key)

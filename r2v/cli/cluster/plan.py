@@ -1,4 +1,4 @@
-"""`r2v plan`: the memory that a stage needs on a GPU, the micro-batches that fit, and its time, before it is asked for.
+"""`r2v plan`: a stage's GPU memory, the micro-batches that fit, and its time, before it is submitted.
 
 r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB                # all stages, in two tables
 r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB --gpus 4 --gpu-type h100 --cpus 32 --helpers 0
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _GPUS = Range(at_least=1, at_most=100_000)
 _DEFAULT_GPU = "44.53GiB"
-"""A GPU that is sold as one of 48 GB has about this much."""
+"""Usable memory of a GPU sold as 48 GB."""
 _CRITIC = "FacebookAI/roberta-base"
 """The backbone of ArCHer's critic (arXiv 2402.19446)."""
 _RESOURCES = {"gpus": "gpus", "card": "gpu_type", "cpus": "cpus", "helpers": "helpers"}
-"""Fields of `Allotted` by the options that set them in place of the headers."""
+"""Fields of `Allotted` -> options that override the headers."""
 _COUNTS = "counts of episodes, requests and tokens, and what they rest on: r2v run --dry-run"
 
 
@@ -47,15 +47,15 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `plan` to the command line."""
     about = "the GPU memory that a stage needs, and the micro-batches that fit"
     more = (
-        "Of all stages of a configuration, one table has the peak memory and another the time, as `r2v run "
-        "--dry-run` prints it. What no file has is measured once, on tensors without data: no GPU, no weights and no "
+        "For all stages of a configuration it prints a table of peak memory and one of times, as in `r2v run "
+        "--dry-run`. Sizes without a stored measurement are measured once on tensors without data: no GPU, weights or "
         "network, except for --probe."
     )
     plan = add_word(commands, "plan", about, run, more=more)
     plan.add_argument(
         "--stage",
         choices=[row.name for row in JOBS if row.memory],
-        help="default: every stage where a configuration is given, else hierarchical",
+        help="the stage to plan (default: every stage if a configuration is given, else hierarchical)",
     )
     plan.add_argument("--config", metavar="FILE", help="configuration (default: all defaults)")
     add_overrides(
@@ -69,65 +69,62 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument(
         "--gpu",
         metavar="SIZE",
-        help=f"memory of one GPU, such as 80GiB; a number alone is GiB (default: {_DEFAULT_GPU}; --probe: the GPU "
-        "here)",
+        help=f"memory of one GPU, such as 80GiB; a bare number is GiB (default: {_DEFAULT_GPU}; with --probe: this "
+        "machine's GPU)",
     )
     plan.add_argument(
         "--gpus",
         type=whole(_GPUS),
         metavar="COUNT",
-        help="number of GPUs (default: 1; of all stages: as the header of each stage's script asks)",
+        help="number of GPUs (default: 1; for all stages: by the headers of their scripts)",
     )
     plan.add_argument(
         "--gpu-type",
         metavar="NAME",
-        help="GPU type in --gres, such as a100 (default: any; of all stages: as the headers ask)",
+        help="GPU type in --gres, such as a100 (default: any; for all stages: by the headers)",
     )
-    plan.add_argument(
-        "--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: as the headers ask)"
-    )
+    plan.add_argument("--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: by the headers)")
     plan.add_argument(
         "--helpers",
         type=whole(Range(at_least=0, at_most=100_000)),
         metavar="COUNT",
-        help="helpers that play at once beside each stage that takes some (default: as the headers ask)",
+        help="concurrent helpers of each stage that can use them (default: by the headers)",
     )
     measured = plan.add_mutually_exclusive_group()
     measured.add_argument(
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="use the factors that --probe measured on this GPU (--gpu-type; default: none)",
+        help="use the factors measured by --probe on this GPU (--gpu-type; default: none)",
     )
     measured.add_argument(
         "--probe",
         type=Path,
         metavar="FILE",
-        help="measure each phase on the GPU here, with random weights, and save the factors for --calibration "
+        help="measure each phase on this machine's GPU, with random weights, and save the factors for --calibration "
         "(default: plan only)",
     )
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def run(values: argparse.Namespace) -> int:
-    """Print the plan, and measure it with --probe. Raises UsageError where nothing fits, or where options contradict
-    each other."""
+    """Print the plan, and measure it with --probe. Raises UsageError if nothing fits, or for contradictory options."""
     configured = values.config is not None or bool(values.overrides)
     every = values.stage is None and configured
     for option in ("cpus", "helpers"):
         if getattr(values, option) is not None and not every:
-            raise UsageError(f"--{option}: is of the times of all stages; leave --stage out, and name a --config")
+            raise UsageError(f"--{option}: is for the times of all stages; leave --stage out, and name a --config")
     values.stage = values.stage or (None if every else "hierarchical")
     trains = values.stage in get_args(StageName)
     for option in ("calibration", "probe"):
         if getattr(values, option) is not None and not trains:
-            raise UsageError(f"--{option}: is of a stage that trains; name one with --stage")
+            raise UsageError(f"--{option}: is for a training stage; name one with --stage")
     return _run_stage(values) if values.stage else _run_all_stages(values)
 
 
 @contextmanager
 def _lookup() -> Iterator[tuple[Measure, Lookup]]:
-    """What measures in a child process, and what looks measurements up before that."""
+    """Yield the measuring function, which uses a child process, and the lookup that reads stored measurements first."""
     from r2v.memory.store import Measuring, measurement
 
     with Measuring() as measure:
@@ -145,7 +142,7 @@ def _overrides(values: argparse.Namespace) -> list[str]:
 
 
 def _run_all_stages(values: argparse.Namespace) -> int:
-    """The tables of all stages of a configuration: what each needs, and its time."""
+    """Print the tables of memory and time of all stages of a configuration."""
     from r2v.memory.stage_table import as_json, plan_stages, stages_report
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
@@ -159,9 +156,9 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     try:
         jobs = planned_by_headers(config, rows, known_here(config), **given)
         times = [*dry_run.time_table(jobs), *dry_run.time_basis(jobs), _COUNTS]
-    except UsageError as error:  # the benchmark is not installed here: what fits does not depend on it
+    except UsageError as error:  # without the benchmark installed, the memory plan still holds
         times = [f"no times: {error}"]
-    machines |= {one.name: _machine(values, one.allotted.gpus, one.allotted.card) for one in jobs}
+    machines |= {item.name: _machine(values, item.allotted.gpus, item.allotted.card) for item in jobs}
     with _lookup() as (measure, lookup):
         code = {row.name: row.memory for row in rows}
         stages = plan_stages(
@@ -169,29 +166,29 @@ def _run_all_stages(values: argparse.Namespace) -> int:
         )
         report = stages_report(config, stages)
     refused = [stage.stage for stage in stages if not stage.fits]
-    found = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(one) for one in jobs]}
+    as_values = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(item) for item in jobs]}
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
-    _print(values, [*report, *times], found, refusal if refused else "")
+    _print(values, [*report, *times], as_values, refusal if refused else "")
     return 0
 
 
-def _print(values: argparse.Namespace, lines: list[str], found: dict[str, Any], refusal: str) -> None:
-    """Print lines, or JSON values. Raises UsageError with the refusal where there is one, after all else."""
-    print(json.dumps(found, indent=2) if values.json else "\n".join(lines))
+def _print(values: argparse.Namespace, lines: list[str], as_values: dict[str, Any], refusal: str) -> None:
+    """Print lines, or JSON values. Then raise UsageError with the refusal, if there is one."""
+    print(json.dumps(as_values, indent=2) if values.json else "\n".join(lines))
     if refusal:
         sys.stdout.flush()  # the plan comes before the error line that main prints on stderr
         raise UsageError(refusal)
 
 
 def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
-    """GPUs as the options say, else as given."""
+    """Return the GPUs of the options, or else `gpus` of `kind`."""
     from r2v.memory.planner.training_job import Machine
 
     return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
 
 
 def _run_stage(values: argparse.Namespace) -> int:
-    """The plan of one stage, measured with --probe."""
+    """Print the plan of one stage, measured with --probe."""
     from r2v.memory.configured import acting_job
     from r2v.memory.planner.acting import plan_acting
     from r2v.memory.report import as_json, report, verdict
@@ -218,8 +215,8 @@ def _plan_training(values: argparse.Namespace, measure: Measure, lookup: Lookup)
 
 
 def training_job(values: argparse.Namespace, measure: Measure | None = None) -> Any:
-    """The `TrainingJob` of a stage: of the configuration where one is given; without one, hierarchical training with
-    adapters and a critic. Raises as `job_of_stage` does."""
+    """Return the `TrainingJob` of a stage by its configuration; without one, hierarchical training with adapters and a
+    critic. Raises as `job_of_stage` does."""
     from r2v.memory.configured import job_of_stage
     from r2v.memory.models import known_model
     from r2v.memory.planner.training_job import TrainingJob
@@ -236,7 +233,7 @@ def training_job(values: argparse.Namespace, measure: Measure | None = None) -> 
 
 
 def _fixed_parts(values: argparse.Namespace) -> dict[str, Any]:
-    """Parts of the strategy that the configuration itself gives; the others are looked for."""
+    """Return the parts of the strategy that the configuration sets; the planner chooses the others."""
     from r2v.config import assigned_keys
 
     if job(values.stage).command is not TRAIN_HIERARCHICAL or not (values.config or values.overrides):
@@ -251,7 +248,7 @@ def _fixed_parts(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def _memory(values: argparse.Namespace) -> float:
-    """Bytes of one GPU: the size given, else with --probe that of the GPU here, else the default."""
+    """Return the bytes of one GPU: --gpu, or with --probe this machine's GPU, or the default."""
     if values.gpu or not values.probe:
         return parse_size(values.gpu or _DEFAULT_GPU)
     from r2v.memory.on_device.probe import memory_here

@@ -1,4 +1,4 @@
-"""The commands that set a project up: `r2v init, doctor, cluster, prefetch`.
+"""The commands that set up a project: `r2v init, doctor, cluster, prefetch`.
 
 r2v init mine --profile nersc           r2v cluster set profile=gpu gpu=h100           r2v doctor
 """
@@ -16,21 +16,21 @@ from r2v.storage.paths import SCRIPTS
 _RESET = "headers=shipped"
 _SETTINGS = (
     "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
-    "time, nodes or any other directive, of one script as train_policy.mem=120G; headers=shipped: first undo all such "
-    "edits; none at all: write scripts/slurm/site.yaml into the headers again (default)"
+    "time, nodes or any other directive, for one script as train_policy.mem=120G; headers=shipped: undo all such edits "
+    "first; without values: write scripts/slurm/site.yaml into the headers again (default)"
 )
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add every command of this module to the command line."""
-    about = "begin a project of your own: configurations, sbatch scripts and a site profile"
-    more = "Nothing that is there is replaced."
+    about = "start a project: configurations, sbatch scripts and a site profile"
+    more = "Existing files are never replaced."
     init = add_word(commands, "init", about, _init, more=more)
-    init.add_argument("folder", type=Path, metavar="DIR", help="the folder of the project, made where there is none")
+    init.add_argument("folder", type=Path, metavar="DIR", help="the folder of the project, created if missing")
     init.add_argument(
         "--benchmark",
         metavar="MODULE:CLASS",
-        help="a benchmark of your own, which gets its configurations (default: only those that R2V ships)",
+        help="your own benchmark, for which configurations are written (default: only R2V's)",
     )
     init.add_argument(
         "--profile", default="none", metavar="NAME", help="site profile: nersc, tacc, pyxis, gpu, cpu (default: none)"
@@ -38,21 +38,21 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     init.add_argument(
         "--teacher",
         metavar="PROVIDER:MODEL",
-        help="the LLM of the configurations that it writes, as openai:gpt-6.1-terra (default: the benchmark's expert)",
+        help="the LLM of the written configurations, as openai:gpt-6.1-terra (default: the benchmark's expert)",
     )
     init.add_argument(
         "--student",
         metavar="MODEL",
-        help="their small model: weights by name, or PROVIDER:MODEL, which is asked as it is (default: tiny)",
+        help="their small model: weights by name, or PROVIDER:MODEL, which is not trained (default: tiny)",
     )
-    add_word(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
+    add_word(commands, "doctor", "check that a pipeline can run here; inside a job, the GPUs too", _doctor)
     cluster = add_word(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
-    about = "get the models and images that a configuration's jobs read, so that they run without a network"
+    about = "download the models and images of a configuration's jobs, so that they run without a network"
     prefetch = add_word(commands, "prefetch", about, _prefetch)
     add_config_options(prefetch)
-    prefetch.add_argument("--dry-run", action="store_true", help="print what is here and what is not, and get nothing")
+    prefetch.add_argument("--dry-run", action="store_true", help="print present and missing files; download nothing")
 
 
 def _init(values: argparse.Namespace) -> int:
@@ -73,9 +73,9 @@ def _doctor(values: argparse.Namespace) -> int:
     from r2v.slurm.doctor import doctor
 
     wrong = False
-    for one in doctor.examine():
-        print(one.text, flush=True)
-        wrong = wrong or one.state == "bad"
+    for finding in doctor.examine():
+        print(finding.text, flush=True)
+        wrong = wrong or finding.state == "bad"
     return EnvironmentFault.exit_code if wrong else 0
 
 
@@ -89,12 +89,12 @@ def _cluster(values: argparse.Namespace) -> int:
     if values.what == "show" and values.values:
         raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
     for flaw in script_text.flaws():
-        logger.warning("%s", flaw.line)
+        logger.warning("script damaged: error=%s", flaw.line)
     if values.what == "set":
         words = [word for word in values.values if word != _RESET]
         changed = set(new_project.restore_headers() if _RESET in values.values else ())
         changed.update(write_headers.set_words(words, takes=client.takes_option))
-        logger.info("%d file%s changed", len(changed), "" if len(changed) == 1 else "s")
+        logger.info("headers written: files_changed=%d", len(changed))
     print("\n".join(headers.lines(paths)))
     return 0
 

@@ -1,4 +1,4 @@
-"""The command line of the AI Secret Game: the words of `r2v game`, and three scripts that run a job.
+"""The command line of the AI Secret Game: the subcommands of `r2v game`, and three scripts that run a job.
 
     r2v game run --models gpt-5.2 claude-haiku-4-5 --temperature 0.2 1 --replicates 20 --dry-run
     r2v game analyse results/batch_jobs/JOB
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from r2v.game.service.services import BatchService
 
 R2V_GAME = GameDefaults()
-"""What `r2v game run` plays where no option is given."""
+"""Defaults of `r2v game run`."""
 
 
 def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -> int:
-    """Run one job as a script of its own, and return the exit code."""
+    """Run one job as a separate script, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
 
     def act() -> int:
@@ -59,13 +59,13 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add `game` and its words to the command line of `r2v`."""
+    """Add `game` and its subcommands."""
     words = add_words(commands, "game", "play the AI Secret Game and analyse it")
     about = "play a job: models, and any factors of a design"
     run = add_word(words, "run", about, lambda arguments: _run(arguments, R2V_GAME))
     add_run_options(run, R2V_GAME)
     add_power(words, add_player_options, _power)
-    analyse = add_word(words, "analyse", "make the analysis of a played job again, with a judge or without", _analyse)
+    analyse = add_word(words, "analyse", "repeat the analysis of a played job, with a judge or without", _analyse)
     add_played_job(analyse)
     add_judge_options(analyse)
     figures = add_word(words, "figures", "draw the figures of a played job", _figures)
@@ -75,7 +75,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
-    """The command line of a script by itself."""
+    """Return the parser of a script."""
     parser = Parser(description="Play the AI Secret Game and analyse it.")
     add_run_options(parser, defaults)
     return parser
@@ -118,15 +118,15 @@ def _job(
     from r2v.game.service.services import service_named
 
     mode = GameMode(arguments.game_mode)
-    found = arms(factors_of(_models(arguments, settings), arguments, settings))
+    design_arms = arms(factors_of(_models(arguments, settings), arguments, settings))
     word = arguments.against
     against = word if word in ("all", "self") else _priced(model_agent(word), settings)
     if settings.num_agents is not None and against != "all":
-        raise UsageError(f"num_agents with --against {arguments.against}: the arms say how many play")
-    count = settings.num_agents or _default_num_agents(mode, len(found))
-    if count < len(found):
-        raise UsageError(f"num_agents={count}: fewer than the {len(found)} arms")
-    agents, pairs = agents_of(seats_of(found, against, count)), pairs_of(len(found), against)
+        raise UsageError(f"num_agents with --against {arguments.against}: the number of arms decides")
+    count = settings.num_agents or _default_num_agents(mode, len(design_arms))
+    if count < len(design_arms):
+        raise UsageError(f"num_agents={count}: fewer than the {len(design_arms)} arms")
+    agents, pairs = agents_of(seats_of(design_arms, against, count)), pairs_of(len(design_arms), against)
     if arguments.replicates and arguments.interactions:
         raise UsageError("--replicates and --num-interactions: give one of them")
     models = [agent.service for agent in agents if agent.service is not None]
@@ -154,7 +154,7 @@ def _models(arguments: argparse.Namespace, settings: GameSettings) -> list[Model
 
 
 def _priced(agent: ModelAgent, settings: GameSettings) -> ModelAgent:
-    """With the prices that are given, where the model has none of its own."""
+    """Return the agent with the given prices if its model has no listed one."""
     from r2v.llm.providers.registry.lifecycle import today
     from r2v.llm.providers.registry.listed import listed_price
 
@@ -191,9 +191,9 @@ def _draw(folder: Path, formats: Sequence[str]) -> int:
     from r2v.game.report.figures import write_figures
     from r2v.game.service.store import analysis_of
 
-    wanted = [form for form in FIGURE_FORMATS if form in formats]
-    if wanted:
-        paths = write_figures(analysis_of(folder), folder / "figures", wanted)
+    selected = [form for form in FIGURE_FORMATS if form in formats]
+    if selected:
+        paths = write_figures(analysis_of(folder), folder / "figures", selected)
         print(f"  figures    {folder / 'figures'} ({len(paths)} files)")
     return 0
 
@@ -230,7 +230,7 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 
 def _default_models(service: str, compare: bool) -> list[str]:
-    """The models that play when none is named."""
+    """Return the models that play if none is named."""
     openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
     of_provider = anthropic if service.startswith("anthropic") else openai
     if not compare:
@@ -244,5 +244,5 @@ def _default_num_agents(mode: GameMode, num_arms: int) -> int:
 
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:
-    """The end of a script: run with these defaults and leave."""
+    """Run a script with these defaults and exit."""
     sys.exit(main(argv, replace(R2V_GAME, **defaults)))

@@ -1,4 +1,4 @@
-"""The design of a Secret Game on the command line: factors with their levels, who meets whom, and `r2v game power`.
+"""The design of a Secret Game on the command line: factors with their levels, pairings, and `r2v game power`.
 
 r2v game power --models gpt-6-luna --persona none shy=@shy.txt --against self --difference 0.2
 """
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from r2v.game.play.players import ModelAgent
 
 LONGEST_TEXT = 20_000
-"""Bytes of a persona or of instructions, at most."""
+"""Maximum bytes of a persona or of instructions."""
 
 
 def add_played_job(parser: argparse.ArgumentParser) -> None:
-    """Add the folder of a job, for words about what was played."""
-    parser.add_argument("job", type=Path, metavar="JOB_FOLDER", help="a job that was played")
+    """Add the folder of a played job."""
+    parser.add_argument("job", type=Path, metavar="JOB_FOLDER", help="folder of a played job")
 
 
 def add_factor_options(group: argparse._ArgumentGroup) -> None:
-    """The factors beside the model; each takes several levels."""
+    """Add the factors other than the model; each takes several levels."""
     group.add_argument(
         "--persona",
         dest="personas",
         nargs="+",
         default=[],
         metavar="NAME=TEXT",
-        help="what system prompts begin with; NAME=@FILE reads it, `none` is no persona (default: none)",
+        help="beginning of system prompts; NAME=@FILE reads it, `none` is no persona (default: none)",
     )
     group.add_argument(
         "--system-prompt",
@@ -52,13 +52,13 @@ def add_factor_options(group: argparse._ArgumentGroup) -> None:
         "--against",
         default="all",
         metavar="WHOM",
-        help="whom every arm meets: all others, self (two agents of its own kind), or a model that plays no arm "
+        help="opponents of every arm: all others, self (two agents of the same arm), or a model outside the arms "
         "(default: %(default)s)",
     )
 
 
 def factors_of(models: list[ModelAgent], arguments: argparse.Namespace, settings: GameSettings) -> Factors:
-    """The factors that the options name. Raises UsageError."""
+    """Return the factors of the options. Raises UsageError."""
     from r2v.game.play.arms import Factors, check_system_prompt
 
     prompts = tuple(_wording("--system-prompt", word, "default") for word in arguments.system_prompts)
@@ -75,7 +75,7 @@ def factors_of(models: list[ModelAgent], arguments: argparse.Namespace, settings
 
 
 def _wording(option: str, word: str, plain: str) -> Wording:
-    """NAME=TEXT, NAME=@FILE, or the word for none."""
+    """Parse NAME=TEXT, NAME=@FILE, or the word `plain` for none."""
     from r2v.game.play.arms import Wording
 
     name, equals, text = word.partition("=")
@@ -97,21 +97,21 @@ def _wording(option: str, word: str, plain: str) -> Wording:
 
 
 def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], int]) -> None:
-    """Add `power` to the words of `r2v game`."""
-    parser = add_word(words, "power", "how many replicates a design needs, and what it can show", act)
+    """Add `power` to the subcommands of `r2v game`."""
+    parser = add_word(words, "power", "compute the replicates that a design needs, and its power", act)
     add_players(parser)
-    group = parser.add_argument_group("what is to be shown")
+    group = parser.add_argument_group("effect and power")
     group.add_argument(
         "--replicates",
         type=whole(Range(at_least=2, at_most=1_000_000)),
         metavar="N",
-        help="also say what so many replicates would show (default: what the difference needs)",
+        help="compute the power of so many replicates (default: as many as the difference needs)",
     )
     add_overrides(group, "rate=0.3, difference=0.15 or power=0.9")
 
 
 def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameSettings) -> list[str]:
-    """What `r2v game power` prints. Raises UsageError where nothing is varied."""
+    """Return the output of `r2v game power`. Raises UsageError if no factor is varied."""
     from r2v.game.play.arms import arms
     from r2v.game.statistics.power import DesignPower
 
@@ -161,7 +161,7 @@ def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameS
 
 
 def _observations(num_arms: int, against: str) -> tuple[int, int]:
-    """(observations of one arm, conversations) in a replicate: every pair meets both ways."""
+    """Return (observations of one arm, conversations) of a replicate: every pair meets both ways."""
     from r2v.game.play.arms import num_pairs, pairs_of
 
     pairs = pairs_of(num_arms, against)

@@ -1,4 +1,4 @@
-"""`r2v game label` and `r2v game check`: label a sample of a job by hand, and measure the detectors on labels.
+"""`r2v game label` and `r2v game check`: label a sample of a job manually, and measure the detectors on labels.
 
 r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl
 r2v game check labels.jsonl
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 def add_label_words(words: Any) -> None:
-    """Add `label` and `check` to the words of `r2v game`."""
-    label = add_word(words, "label", "show a sample of a job's conversations and record what you say of them", _label)
+    """Add `label` and `check` to the subcommands of `r2v game`."""
+    label = add_word(words, "label", "show a sample of a job's conversations and record your labels", _label)
     add_played_job(label)
     label.add_argument(
         "--output",
         type=Path,
         default=Path("labels.jsonl"),
         metavar="FILE",
-        help="label file; one that is there is gone on with (default: %(default)s)",
+        help="label file; an existing one is continued (default: %(default)s)",
     )
     label.add_argument(
         "--sample",
         type=whole(Range(at_least=1, at_most=1_000_000)),
         default=40,
         metavar="N",
-        help="players of conversations to label, drawn by key (default: %(default)s)",
+        help="number of players to label, sampled by key (default: %(default)s)",
     )
     check = add_word(words, "check", "measure the detectors of reveals and claims on labels", _check)
     check.add_argument(
@@ -43,7 +43,7 @@ def add_label_words(words: Any) -> None:
         type=Path,
         nargs="?",
         metavar="FILE",
-        help="label file (default: the sentences that come with the package)",
+        help="label file (default: the package's own sentences)",
     )
     check.add_argument("--show", action="store_true", help="print every mistake too (default: the counts)")
 
@@ -59,7 +59,7 @@ def _label(arguments: argparse.Namespace) -> int:
     for number, (interaction, player) in enumerate(open_sides, start=1):
         print(f"\n--- {number} of {len(open_sides)}: {interaction.id}\n{_shown(interaction, player)}")
         try:
-            answer = _asked("does PLAYER give the secret away, in whatever way? y, n, s to skip, q to stop: ", "ynsq")
+            answer = _answer("does PLAYER give the secret away, in whatever way? y, n, s to skip, q to stop: ", "ynsq")
             if answer == "q":
                 break
             if answer == "s":
@@ -83,14 +83,14 @@ def _label(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(question: str, allowed: str) -> str:
+def _answer(question: str, allowed: str) -> str:
     while (answer := input(question).strip().lower()[:1]) not in allowed or not answer:
         print(f"  one of {', '.join(allowed)}")
     return answer
 
 
 def _shown(interaction: Interaction, player: int) -> str:
-    """The conversation as a labeller sees it, without what the detectors made of it."""
+    """Return the conversation for a labeller, without the detectors' results."""
     lines = [f"secret of PLAYER: {interaction.players[player].secret}"]
     for number, text in enumerate(interaction.messages):
         lines.append(f"{'PLAYER' if number % 2 == player else 'other '}: {text}")
@@ -106,12 +106,12 @@ def _check(arguments: argparse.Namespace) -> int:
     sides = read_labelled_sides(path)
     if not sides:
         raise EmptyResult(f"{path}: holds no labels")
-    found = check_detectors(sides)
+    quality = check_detectors(sides)
     print(
         f"{len(sides)} labelled sides of {path.name}\n"
-        f"claims     recall {found.claims_found}, precision {found.claims_right}\n"
-        f"reveals    sensitivity {found.reveals_found}, specificity {found.kept_right} (certain detectors)"
+        f"claims     recall {quality.claims_found}, precision {quality.claims_right}\n"
+        f"reveals    sensitivity {quality.reveals_found}, specificity {quality.kept_right} (certain detectors)"
     )
     if arguments.show:
-        print("\n".join(["", *found.mistakes]) if found.mistakes else "no mistakes")
+        print("\n".join(["", *quality.mistakes]) if quality.mistakes else "no mistakes")
     return 0

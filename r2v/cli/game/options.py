@@ -1,4 +1,4 @@
-"""The command-line options of the AI Secret Game, with the defaults in which its scripts differ."""
+"""The command-line options of the AI Secret Game, with the defaults of its scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from r2v.storage.paths import GAME_JOBS
 
 @dataclass(frozen=True, kw_only=True)
 class GameDefaults:
-    """What a script plays when no option is given."""
+    """A script's default options."""
 
     service: str = "default"
     interactions: int = 100
@@ -26,10 +26,10 @@ class GameDefaults:
 
 
 def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
-    """Add every option of playing, in groups."""
+    """Add all options of `run`, in groups."""
     add_player_options(parser)
-    _add_match_options(parser.add_argument_group("what is played"), defaults)
-    dispatch = parser.add_argument_group("how requests are sent, and where results go")
+    _add_match_options(parser.add_argument_group("the game"), defaults)
+    dispatch = parser.add_argument_group("requests and results")
     dispatch.add_argument(
         "--batch-service",
         default=defaults.service,
@@ -43,7 +43,7 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
         type=Path,
         default=GAME_JOBS,
         metavar="FOLDER",
-        help="folder in which each job makes its own; default: %(default)s",
+        help="parent folder of the jobs' folders; default: %(default)s",
     )
     dispatch.add_argument(
         "--dry-run", action="store_true", help="print requests, dollars and hours, and send nothing; default: play"
@@ -53,7 +53,7 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
 
 def add_player_options(parser: argparse.ArgumentParser) -> None:
     """Add the models and the other factors of a design."""
-    group = parser.add_argument_group("who plays; a factor with several levels is varied, each with each")
+    group = parser.add_argument_group("players; factors with several levels are crossed")
     group.add_argument(
         "--agent-type",
         "--model",
@@ -72,7 +72,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--game-mode",
         default="standard",
         choices=[mode.value for mode in GameMode],
-        help="how the game is scored; default: %(default)s",
+        help="scoring of the game; default: %(default)s",
     )
     group.add_argument(
         "--num-interactions",
@@ -80,7 +80,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         dest="interactions",
         type=whole(Range(at_least=1, at_most=10_000_000)),
         metavar="N",
-        help=f"conversations in all; default: {defaults.interactions}",
+        help=f"total number of conversations; default: {defaults.interactions}",
     )
     group.add_argument(
         "--replicates",
@@ -101,26 +101,26 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
 
 
 def _add_dispatch_options(group: argparse._ArgumentGroup) -> None:
-    """Add what says how requests are sent."""
+    """Add the options for sending requests."""
     group.add_argument(
         "--mode",
         choices=["batch", "batch_first", "concurrent", "auto"],
-        help="dispatch by provider batches, batches with direct calls where a batch is not worth it or not to be had, "
-        "direct calls, or the cheaper one; default: the service's own",
+        help="dispatch by provider batches; batches with direct calls if a batch is not worth it or not available; "
+        "direct calls; or the cheaper one; default: the service's own",
     )
     group.add_argument(
         "--batch-size",
         type=whole(Range(at_least=1, at_most=1_000_000)),
         default=10,
         metavar="N",
-        help="most requests in one wave; default: %(default)s",
+        help="maximum requests in one wave; default: %(default)s",
     )
     group.add_argument(
         "--max-concurrent",
         type=whole(Range(at_least=1, at_most=100_000)),
         default=5,
         metavar="N",
-        help="most batches, or direct calls, under way for each model; default: %(default)s",
+        help="maximum batches or direct calls in flight for each model; default: %(default)s",
     )
     _add_cap(group)
 
@@ -150,7 +150,7 @@ def add_judge_options(parser: argparse.ArgumentParser) -> None:
     """Add the judge of `analyse`."""
     group = parser.add_argument_group("a judge")
     group.add_argument(
-        "--judge", metavar="MODEL", help="with --labels: let this model judge every conversation too; default: none"
+        "--judge", metavar="MODEL", help="with --labels: this model also judges every conversation; default: none"
     )
     group.add_argument(
         "--labels", type=Path, metavar="FILE", help="labels by people, as `r2v game label` records them; default: none"

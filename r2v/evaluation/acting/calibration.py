@@ -7,16 +7,16 @@ plays.write(folder)                     # read again by `r2v.evaluation.calibrat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from r2v.data.episode import Episode, with_hashed_observations
-from r2v.data.store import write_episodes
+from r2v.data.episode import Episode, to_line, with_hashed_observations
 from r2v.evaluation.acting.methods import MethodRunner
 from r2v.evaluation.calibration import THRESHOLD, CalibrationPlay, plays_path
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import Cell
+from r2v.storage.files import write_lines
 
 
 @dataclass
@@ -35,7 +35,7 @@ class ExecutedPlays:
         if new:
             self.runner.player.play(list(new.values()), "calibration")
         for request, cell in new.items():
-            self.found[request] = [CalibrationPlay.of(episode) for episode in self._episodes(cell)]
+            self.found[request] = [CalibrationPlay.of(episode) for (episode,) in self.runner.player.records(cell)]
         self.cells |= new
         return [self.found[request] for request in requests]
 
@@ -43,8 +43,9 @@ class ExecutedPlays:
         """Write the episodes of each method into a file, by task and seed, then by threshold."""
         for method in dict.fromkeys(method for method, _ in self.cells):
             taus = sorted(tau for name, tau in self.cells if name == method)
-            columns = [self._episodes(self.cells[method, tau]) for tau in taus]
-            write_episodes(plays_path(folder, method), (play for row in zip(*columns, strict=True) for play in row))
+            columns = [self.runner.player.plain_episodes(self.cells[method, tau]) for tau in taus]
+            rows = zip(*columns, strict=True)
+            write_lines(plays_path(folder, method), (to_line(episode) for row in rows for episode in row))
 
     def _cell(self, method: str, tau: float) -> Cell:
         specs = [replace(spec, extra={**spec.extra, THRESHOLD: tau}) for spec in self.specs]
@@ -54,9 +55,6 @@ class ExecutedPlays:
             return [with_hashed_observations(episode) for episode in await cell.play(spec)]
 
         return replace(cell, play=play, identity={**cell.identity, "play": "calibration, observations hashed"})
-
-    def _episodes(self, cell: Cell) -> Iterator[Episode]:
-        return (episode for (episode,) in self.runner.player.records(cell))
 
 
 def played_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec]) -> Cell:

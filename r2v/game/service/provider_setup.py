@@ -47,7 +47,7 @@ class DispatchSettings:
     preflight: bool = True
     """True to send one cheap call before a model's first request."""
     poll_seconds: float = 5.0
-    """Seconds before the first poll of a batch; may be short for the emulator."""
+    """Seconds between two polls of a batch, at least; may be short for the emulator."""
 
     def policy(self) -> DispatchPolicy:
         """Return the dispatch policy of these settings."""

@@ -1,10 +1,10 @@
-"""Advantages of an iteration's answers and hints, and the training batches made of them.
+"""Advantages of an iteration's answers and hints, and the resulting training batches.
 
 An answer's advantage comes from the critic (`v_of_min`, `min_v`), from generalised advantage estimation over the turns
-(`gae`), or is its return less the mean return of the others at the same turn (`score`), or of the others to the same
-problem (`rloo`, arXiv 2402.14740), or that over their standard deviation (`grpo`, arXiv 2402.03300). Where several
-trajectories continue from one answer, one for each hint, their mean counts. A hint's advantage is its reward less the
-mean of the other hints to the same answer (`loo`), of all others (`batch_mean`), or less a learned value (`value`).
+(`gae`), or is its return minus the mean return of the others at the same turn (`score`), or of the others to the same
+problem (`rloo`, arXiv 2402.14740), or that over their standard deviation (`grpo`, arXiv 2402.03300). If several
+trajectories continue from one answer, one for each hint, their mean counts. A hint's advantage is its reward minus the
+mean of the other hints to the same answer (`loo`), of all others (`batch_mean`), or minus a learned value (`value`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from r2v.hrl.types import Completion
 
 
 def check(h: HierarchicalConfig) -> None:
-    """Raises UsageError where a mean over the others would have no others, or a reward of one's own cannot be
-    loaded."""
+    """Raise UsageError if a mean over other samples would have none, or a custom reward cannot be loaded."""
     if h.guidance.reward is not None:
         own_reward(h.guidance.reward)
     alone = h.episodes * h.group == 1
@@ -43,7 +42,7 @@ def check(h: HierarchicalConfig) -> None:
 
 
 def returns_of(answers: AnswerBatch, h: HierarchicalConfig) -> Tensor:
-    """(N,): the discounted return from each answer on, averaged over the trajectories that continue from it."""
+    """Return (N,): the discounted return from each answer on, averaged over the trajectories that continue from it."""
     rho = turn_rewards(answers.scores, h.rewards)
     return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), h.gamma, 1.0))
 
@@ -55,7 +54,7 @@ def actor_batch(
     baseline: Sequence[Sequence[float]] | None,
     h: HierarchicalConfig,
 ) -> TrainingBatch:
-    """The actor's training batch; `values` are the critic's of these answers, None without a critic."""
+    """Return the actor's training batch. `values`: the critic's for these answers; None without a critic."""
     advantage = _advantage(answers, values, h)
     if h.discount_weight:
         advantage = discounted(advantage, answers.turn, h.gamma)
@@ -74,7 +73,7 @@ def actor_batch(
 
 
 def _drawn(completions: Sequence[Completion]) -> Tensor | None:
-    """(N, T): the engine's log-probabilities; None where the policy itself drew every token."""
+    """Return the engine's log-probabilities (N, T); None if the policy itself drew every token."""
     if not any(completion.engine_logprobs for completion in completions):
         return None
     return pad_rows([completion.engine_logprobs or completion.logprobs for completion in completions])
@@ -91,7 +90,8 @@ def _advantage(answers: AnswerBatch, values: CriticValues | None, h: Hierarchica
 
 
 def _compared(answers: AnswerBatch, returns: Tensor, h: HierarchicalConfig) -> Tensor:
-    """(N,): returns against those of the same turn (`score`), and of the same problem too (`rloo`, `grpo`)."""
+    """Return (N,): returns relative to those of the same turn (`score`), or also of the same problem (`rloo`,
+    `grpo`)."""
     group = torch.zeros_like(answers.group) if h.advantage == "score" else answers.group
     advantages = torch.zeros_like(returns)
     for turn in range(h.turns):
@@ -105,7 +105,8 @@ def _compared(answers: AnswerBatch, returns: Tensor, h: HierarchicalConfig) -> T
 def guidance_batch(
     hints: HintBatch, expected: Tensor | None, reference: Sequence[Sequence[float]], h: HierarchicalConfig
 ) -> TrainingBatch:
-    """The guidance's training batch; `expected` (G*K,) are the learned values of these hints, None without any."""
+    """Return the guidance's training batch. `expected` (G*K,): learned values of these hints; None without a value
+    model."""
     rewards = hint_rewards(hints, h.guidance)
     if expected is not None:
         advantage = rewards.reshape(-1) - expected

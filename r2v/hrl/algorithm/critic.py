@@ -1,10 +1,10 @@
-"""The critic and its target network: two Q heads and two V heads over one encoder of texts.
+"""Critic and target network: two Q heads and two V heads over one text encoder.
 
 After ArCHer (arXiv 2402.19446): f(text) is the backbone's state, Q_i(o, y) reads [f(o); f(y)], V_i(o) reads f(o). A
-fifth head, the floor, is fit to E_y[min_i Q_i(o, y)], so that `min Q - floor` has mean 0 under the policy, which
-`min Q - min V` has not. The target network (`TargetNetwork`) trails the critic by Polyak averaging. It is kept in
-float32 at least: in bfloat16 a step of tau times a small gap rounds to nothing, and a target at 0.9 never reaches 1.
-It may live on another device; the average is taken there, a bounded number of values at a time, with the same bits.
+fifth head, the floor, is fit to E_y[min_i Q_i(o, y)], so that `min Q - floor`, unlike `min Q - min V`, has mean 0 under
+the policy. The target network (`TargetNetwork`) follows the critic by Polyak averaging. It is kept in float32 or wider:
+in bfloat16 a step of tau times a small gap rounds to 0, and a target at 0.9 never reaches 1. It may be on another
+device; the average is taken there, a bounded number of values at a time, with the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Text = tuple[Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class CriticValues:
-    """A critic's values of N utterances, or the TD targets of these values."""
+    """Critic values of N utterances, or their TD targets."""
 
     q: Tensor
     """(2, N): Q_i(o, y)."""
@@ -36,24 +36,23 @@ class CriticValues:
 
 
 class MeanPooledEncoder(nn.Module):
-    """A transformer encoder whose last hidden states are averaged over a text's tokens; padding does not count."""
+    """Transformer encoder with its last hidden states averaged over a text's tokens, without padding."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(N, T) ids and bool mask -> (N, hidden_size)."""
+        """Return states (N, hidden_size) for ids (N, T) and a bool mask (N, T)."""
         states = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         weights = mask.to(states.dtype)[..., None]
         return (states * weights).sum(1) / weights.sum(1)  # type: ignore[no-any-return]
 
 
 class DoubleCritic(nn.Module):
-    """Double Q and V heads over `backbone`, which turns N texts into states (N, `size`).
+    """Double Q and V heads over `backbone`, which maps N texts to states (N, `size`), on `device`.
 
-    `DoubleCritic(device, backbone, size)` stands on `device`. `hidden` are the widths inside each head; none makes the
-    heads linear.
+    `hidden`: widths inside each head; an empty one makes the heads linear.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class DoubleCritic(nn.Module):
         self.to(device)
 
     def forward(self, observations: Text, utterances: Text) -> CriticValues:
-        """Q, V and floor of N observations and the utterances that answered them."""
+        """Return Q, V and floor of N observations and their utterances."""
         observed, uttered = self._state(observations), self._state(utterances)
         return CriticValues(
             q=_apply(self.q, torch.cat([observed, uttered], dim=-1)),
@@ -76,15 +75,15 @@ class DoubleCritic(nn.Module):
         )
 
     def q_of(self, observations: Text, utterances: Text) -> Tensor:
-        """Q_i (2, N)."""
+        """Return Q_i (2, N)."""
         return _apply(self.q, torch.cat([self._state(observations), self._state(utterances)], dim=-1))
 
     def v_of(self, observations: Text) -> Tensor:
-        """V_i (2, N)."""
+        """Return V_i (2, N)."""
         return _apply(self.v, self._state(observations))
 
     def _state(self, texts: Text) -> Tensor:
-        """(N, size), in the heads' dtype."""
+        """Return states (N, size) in the heads' dtype."""
         state: Tensor = self.backbone(*texts)
         return state.to(next(self.floor.parameters()).dtype)
 
@@ -100,10 +99,9 @@ def _apply(heads: nn.ModuleList, states: Tensor) -> Tensor:
 
 
 class TargetNetwork:
-    """The target network: a frozen copy of the critic, without dropout, in float32 at least, on `device` (None: the
-    critic's own)
+    """Frozen copy of the critic, without dropout, in float32 or wider, on `device` (None: the critic's).
 
-    `tau` is the Polyak coefficient. `chunk` bounds how many values an update holds beside the target's own.
+    `tau`: Polyak coefficient. `chunk`: bound on the additional values that an update holds.
     """
 
     def __init__(self, online: DoubleCritic, tau: float = 0.1, device: Any = None, chunk: int = 1 << 20) -> None:
@@ -111,7 +109,7 @@ class TargetNetwork:
         self.replace(copy.deepcopy(online), device)
 
     def replace(self, critic: DoubleCritic, device: Any = None) -> None:
-        """Make `critic` the target network, frozen, on `device` (None: where it stands)."""
+        """Make `critic` the target network, frozen, on `device` (None: its own)."""
         self.critic = critic.eval().requires_grad_(False)
         for tensor in self.critic.parameters():
             tensor.data = tensor.data.to(device=device, dtype=_wide(tensor.dtype)).contiguous()
@@ -120,8 +118,7 @@ class TargetNetwork:
                 module._buffers[name] = buffer.to(device=device)
 
     def update(self, tau: float | None = None) -> None:
-        """One Polyak step towards the critic, to be taken after each of its optimizer steps; `tau` None: the
-        target's own."""
+        """Take one Polyak step towards the critic, after each of its optimizer steps. `tau`: default, the target's."""
         pairs = zip(self.critic.parameters(), self.online.parameters(), strict=True)
         trained = [(target, online) for target, online in pairs if online.requires_grad]
         targets, onlines = [target for target, _ in trained], [online for _, online in trained]
@@ -134,11 +131,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 @torch.no_grad()
 def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chunk: int = 1 << 20) -> None:
-    """target <- target + tau * (online - target), in place, `chunk` values at a time.
+    """Set target <- target + tau * (online - target), in place, `chunk` values at a time.
 
-    The targets are contiguous and may be on other devices than `online`. Subtraction, product and sum are rounded one
-    by one, never fused, so the bits depend on neither chunk nor device. Raises UsageError for a target of less than
-    32 bits, or a tau that does not lie in (0, 1].
+    The targets are contiguous and may be on other devices than `online`. Subtraction, product and sum are rounded
+    separately, never fused, so the bits depend on neither chunk nor device. Raises UsageError for a target of less than
+    32 bits, or a tau outside (0, 1].
     """
     if not 0 < tau <= 1:
         raise UsageError(f"hierarchical.critic.tau={tau}: must be above 0 and at most 1; 0.1 is a start")
@@ -151,5 +148,5 @@ def polyak_(target: Iterable[Tensor], online: Iterable[Tensor], tau: float, chun
         flat, source = averaged.view(-1), current.reshape(-1)
         for start in range(0, flat.numel(), chunk):
             values = flat[start : start + chunk]
-            # `copy=True`: the difference is taken in place, and must not be taken in the critic's own weights
+            # `copy=True`, because the difference is computed in place and must not change the critic's weights
             values += source[start : start + chunk].to(values, copy=True).sub_(values).mul_(tau)

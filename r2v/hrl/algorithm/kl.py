@@ -1,10 +1,10 @@
-"""KL divergence of a policy from its reference, estimated from the tokens that it drew.
+"""KL divergence of a policy from its reference, estimated from drawn tokens.
 
 With d = log pi(y) - log ref(y) of a drawn token, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d (joschu.net/blog/kl-approx).
-k1 and k3 both average to KL(pi || ref), and k3 is never negative: report k3. Their gradients are another matter, for
-the draws themselves depend on pi: averaged over draws of pi, the gradient of k1 is 0, that of k3 is the one of
-KL(ref || pi), and only that of k2 is the one of KL(pi || ref). So a penalty in the loss is `penalty`: k3 to look at, k2
-to descend. A penalty taken off the reward is k1 (`losses.token_weights`).
+k1 and k3 both average to KL(pi || ref), and k3 is never negative: k3 is reported. Their gradients differ, because the
+draws themselves depend on pi: averaged over draws of pi, the gradient of k1 is 0, that of k3 is the one of KL(ref ||
+pi), and only that of k2 is the one of KL(pi || ref). A penalty in the loss (`penalty`) therefore has the value of k3
+and the gradient of k2; a penalty subtracted from the reward is k1 (`losses.token_weights`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor
 
 
 def k1(logp: Tensor, reference: Tensor) -> Tensor:
-    """log pi - log ref, of drawn tokens."""
+    """Return log pi - log ref of drawn tokens."""
     return logp - reference
 
 
 def k2(logp: Tensor, reference: Tensor) -> Tensor:
-    """(log pi - log ref)^2 / 2, of drawn tokens."""
+    """Return (log pi - log ref)^2 / 2 of drawn tokens."""
     return k1(logp, reference).square() / 2
 
 
 def k3(logp: Tensor, reference: Tensor) -> Tensor:
-    """exp(-k1) - 1 + k1 >= 0, of drawn tokens."""
+    """Return exp(-k1) - 1 + k1 >= 0 of drawn tokens."""
     difference = k1(logp, reference)
     return torch.expm1(-difference) + difference
 
@@ -32,10 +32,10 @@ def k3(logp: Tensor, reference: Tensor) -> Tensor:
 def penalty(
     logp: Tensor, reference: Tensor, mask: Tensor, denominator: Tensor | float, weights: Tensor | float = 1.0
 ) -> Tensor:
-    """The sum of k3 over marked tokens over `denominator`, with the gradient of k2: a penalty in a loss.
+    """Return the sum of k3 over marked tokens, divided by `denominator`, with the gradient of k2: a penalty in a loss.
 
-    `logp`, `reference` and `mask` are (N, T). `weights`, (N, T) or what broadcasts to it, multiply each token's part:
-    the coefficient beta, and importance ratios (`losses.importance`) where the tokens are draws of another policy.
+    `logp`, `reference` and `mask` are (N, T). `weights`, broadcast to (N, T), multiply each token's part: the
+    coefficient beta, and importance ratios (`losses.importance`) if another policy drew the tokens.
     """
     logp, reference = logp.masked_fill(~mask, 0.0), reference.detach().masked_fill(~mask, 0.0)
     descended = k2(logp, reference)
@@ -44,8 +44,8 @@ def penalty(
 
 
 def negative_entropy(logp: Tensor, mask: Tensor, denominator: Tensor | float, weights: Tensor | float = 1.0) -> Tensor:
-    """The sum of log pi over marked tokens over `denominator`, an estimate of less the entropy, with the gradient of
-    (log pi)^2 / 2, which averages to that of the negative entropy over draws of pi. Arguments as of `penalty`."""
+    """Return the sum of log pi over marked tokens, divided by `denominator`: an estimate of the negative entropy, with
+    the gradient of (log pi)^2 / 2, whose mean over draws of pi is the right one. Arguments as in `penalty`."""
     logp = logp.masked_fill(~mask, 0.0)
     descended = logp.square() / 2
     return ((logp.detach() + descended - descended.detach()) * weights).sum() / denominator

@@ -1,9 +1,9 @@
 """Log-probabilities of completion tokens, computed in chunks.
 
-The logits of a large vocabulary are the memory peak of an update: 8 rows of 1,024 tokens and 128,256 words make some
-12 GiB of them (float32 logits, their log-softmax and its gradient). So the language-model head sees the hidden states
-of completion tokens only, `chunk` at a time, and recomputes its logits in backward. Tokens are stored, never made
-again from text, and a prompt is followed by its completion without a gap: padding stands after both.
+The logits of a large vocabulary are the memory peak of an update: 8 rows of 1,024 tokens and 128,256 words take some
+12 GiB (float32 logits, their log-softmax and its gradient). The language-model head therefore reads the hidden states
+of completion tokens only, `chunk` at a time, and recomputes its logits in backward. Tokens are stored, never encoded
+again from text, and padding follows prompt and completion, which have no gap between them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _COMPUTES_IN_BFLOAT16 = "r2v_computes_in_bfloat16"
 
 
 def set_autocast(model: Any) -> None:
-    """Have a model whose float32 weights are trained compute in bfloat16 from now on (`autocast_of`)."""
+    """Mark a model with trained float32 weights to compute in bfloat16 (`autocast_of`)."""
     setattr(model, _COMPUTES_IN_BFLOAT16, True)
 
 
 def autocast_of(model: Any) -> torch.autocast:
-    """The block that a model's forward passes belong into: bfloat16 autocast for one that `set_autocast` was told of,
-    nothing for others. Autocast keeps its copies of weights until the block ends, so no optimizer steps in it."""
+    """Return the context of a model's forward passes: bfloat16 autocast after `set_autocast`, else a disabled one.
+    Autocast keeps its copies of weights until the block ends, so no optimizer may step in it."""
     return torch.autocast(model.device.type, torch.bfloat16, enabled=getattr(model, _COMPUTES_IN_BFLOAT16, False))
 
 
@@ -50,9 +50,9 @@ class TokenBatch:
 def pad_sequences(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: Any = None
 ) -> TokenBatch:
-    """Pad prompts with their completions to one length, after the end. Completions end in EOS where one was drawn.
+    """Return prompts and completions padded to one length at the end. A completion includes its EOS if one was drawn.
 
-    Raises InputError for an empty prompt: nothing would predict the first token after it.
+    Raises InputError for an empty prompt, because no token would predict the completion's first.
     """
     if not all(prompts):
         raise InputError(
@@ -77,7 +77,7 @@ def pad_sequences(
 
 
 def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
-    """log softmax(logits)[ids]: (..., V), (...) -> (...). Never -inf for finite logits; at least in float32."""
+    """Return log softmax(logits)[ids], (...) for (..., V) and (...), in float32 or wider. Finite for finite logits."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return wide.gather(-1, ids[..., None]).squeeze(-1) - wide.logsumexp(-1)
 
@@ -85,11 +85,11 @@ def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 def completion_logprobs(
     model: Any, batch: TokenBatch, chunk: int = 1024, *, gradient_checkpointing: bool = False
 ) -> Tensor:
-    """(N, T): the log-probability of each completion token given all before it, 0 elsewhere.
+    """Return (N, T): the log-probability of each completion token given all earlier ones, 0 elsewhere.
 
-    `model` is a transformers causal model, with or without adapters, which are used as they are set. Only
-    `chunk * V` logits exist at a time; with `gradient_checkpointing` only each layer's input is kept, and the layer is
-    recomputed in backward. Raises UsageError for models whose layers cannot be recomputed.
+    `model` is a transformers causal model, with its active adapters if it has any. Only `chunk * V` logits exist at a
+    time; with `gradient_checkpointing` only each layer's input is kept, and the layer is recomputed in backward. Raises
+    UsageError for models whose layers cannot be recomputed.
     """
     row, column = batch.completion.nonzero(as_tuple=True)
     return logprobs_at(model, batch, row, column, chunk, gradient_checkpointing=gradient_checkpointing)
@@ -98,7 +98,7 @@ def completion_logprobs(
 def logprobs_at(
     model: Any, batch: TokenBatch, row: Tensor, column: Tensor, chunk: int, *, gradient_checkpointing: bool = False
 ) -> Tensor:
-    """(N, T): the log-probabilities of the tokens at `row` and `column`, flat tensors, 0 elsewhere; else as
+    """Return (N, T): the log-probabilities of the tokens at `row` and `column`, flat tensors, 0 elsewhere; otherwise as
     `completion_logprobs`."""
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     with autocast_of(causal):
@@ -109,7 +109,7 @@ def logprobs_at(
 
 
 def last_states(causal: Any, batch: TokenBatch) -> Tensor:
-    """(N, T, hidden): the last layer's states, from which the head makes logits."""
+    """Return the last layer's states (N, T, hidden), the input of the head."""
     states: Tensor = causal.base_model(
         input_ids=batch.ids, attention_mask=batch.attention.long(), position_ids=batch.positions, use_cache=False
     ).last_hidden_state
@@ -118,7 +118,7 @@ def last_states(causal: Any, batch: TokenBatch) -> Tensor:
 
 @contextmanager
 def _checkpointed_layers(model: Any) -> Iterator[None]:
-    """Gradient checkpointing in the forward passes of this block."""
+    """Enable gradient checkpointing in the forward passes of the block."""
     # transformers checkpoints in training mode only, so the layers themselves are put in that mode. Their submodules
     # are not: in training mode they would apply dropout, and log-probabilities would no longer be those of generation.
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -139,8 +139,8 @@ def _checkpointed_layers(model: Any) -> Iterator[None]:
 
 
 def _logits(causal: Any, states: Tensor) -> Tensor:
-    """Hidden states (..., hidden) to logits (..., V), rescaled after the head as the families do that rescale them:
-    Gemma 2 caps them softly, Cohere multiplies and Granite divides them."""
+    """Return logits (..., V) of hidden states (..., hidden), rescaled after the head as in the model's family: Gemma 2
+    caps them softly, Cohere multiplies and Granite divides them."""
     logits, config = causal.get_output_embeddings()(states), causal.config
     if scale := getattr(config, "logit_scale", None):
         logits = logits * scale
@@ -152,8 +152,8 @@ def _logits(causal: Any, states: Tensor) -> Tensor:
 
 
 def require_known_logits(model: Any) -> None:
-    """Raises UsageError for a model that makes its logits in a way of its own, which the chunked computation here
-    would leave out: seen by comparing the two on a few tokens."""
+    """Raise UsageError for a model that rescales its logits in another way than the chunked computation. Both are
+    compared on a few tokens."""
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     ids = torch.arange(4, device=causal.device)[None]
     with torch.no_grad(), autocast_of(causal):
@@ -168,7 +168,7 @@ def require_known_logits(model: Any) -> None:
 
 
 def _in_chunks(head: Callable[[Tensor], Tensor], states: Tensor, ids: Tensor, chunk: int) -> Tensor:
-    """(M,) log-probabilities of `ids` (M,), each predicted from its state (M, hidden)."""
+    """Return log-probabilities (M,) of `ids` (M,), each predicted from its state (M, hidden)."""
 
     def of_chunk(some_states: Tensor, some_ids: Tensor) -> Tensor:
         return token_logprobs(head(some_states), some_ids)

@@ -1,9 +1,9 @@
 """Losses of both levels: the critic's over utterances, the policies' over tokens.
 
 Every sum is divided by a denominator that is passed in: the utterances or tokens of the whole update, over all
-micro-batches and ranks. So shares add up, and how a batch is split changes no gradient. A mean per rank would: ranks
-with fewer tokens would weigh as much as the others. `mask` marks the generated tokens; what stands elsewhere, NaN or
-infinite, counts nothing.
+micro-batches and ranks. Shares therefore add up, and the split of a batch changes no gradient. With a mean per rank,
+ranks with fewer tokens would weigh as much as the others. `mask` marks the generated tokens; other values, even NaN or
+infinite ones, have no effect.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ Per = Literal["sequence", "token"]
 
 
 def token_weights(advantage: Tensor, baseline: Tensor | None = None, penalty: Tensor | None = None) -> Tensor:
-    """c (N, T) = A - b - penalty, or (N, 1) where a token adds nothing; no gradient flows through it.
+    """Return c (N, T) = A - b - penalty, or (N, 1) without terms per token. No gradient flows through it.
 
     `advantage` (N,), the token `baseline` (N, T), and the `penalty` (N, T) of KL by reward, beta*(log pi - log ref). A
-    token answers for its own penalty, not for that of tokens after it.
+    token is charged its own penalty, not that of later tokens.
     """
     weights = advantage.detach()[:, None]
-    for taken_off in (baseline, penalty):
-        if taken_off is not None:
-            weights = weights - taken_off.detach()
+    for term in (baseline, penalty):
+        if term is not None:
+            weights = weights - term.detach()
     return weights
 
 
 def policy_loss(logp: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """REINFORCE: -(1/Z) sum m * c * log pi(y_k | o, y_<k). `logp` and `mask` (N, T), `weights` (N, T) or (N, 1); the
-    tokens are draws of the policy as it is."""
+    """Return the loss of REINFORCE: -(1/Z) sum m * c * log pi(y_k | o, y_<k). `logp` and `mask` (N, T), `weights` (N,
+    T) or (N, 1); the tokens are draws of the current policy."""
     return -(_marked(logp, mask) * _marked(weights.detach(), mask)).sum() / denominator
 
 
 def clipped_loss(
     logp: Tensor, behaviour: Tensor, weights: Tensor, mask: Tensor, denominator: Tensor | float, clip: float = 0.2
 ) -> Tensor:
-    """PPO (arXiv 1707.06347): -(1/Z) sum m * min(r*c, clamp(r, 1-clip, 1+clip)*c), r = exp(log pi - log behaviour).
+    """Return the loss of PPO (arXiv 1707.06347): -(1/Z) sum m * min(r*c, clamp(r, 1-clip, 1+clip)*c), with
+    r = exp(log pi - log behaviour).
 
-    Shapes as in `policy_loss`; `behaviour` (N, T) are the log-probabilities that the tokens were drawn with. At r = 1
-    its gradient is that of `policy_loss`.
+    Shapes as in `policy_loss`; `behaviour` (N, T): log-probabilities of the tokens when they were drawn. At r = 1 its
+    gradient is that of `policy_loss`.
     """
     weights = _marked(weights.detach(), mask)
     ratio = (_marked(logp, mask) - _marked(behaviour.detach(), mask)).exp()
@@ -51,14 +52,14 @@ def clipped_loss(
 
 
 def importance(logp: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """Importance ratios (N, T) = min(pi / q, cap) of marked tokens, 1 elsewhere: what makes a mean over draws of q, of
-    log-probability `drawn`, one over draws of pi, token by token. The cap bounds the
-    variance and biases what exceeds it. No gradient."""
+    """Return importance ratios (N, T) = min(pi / q, cap) of marked tokens, 1 elsewhere, which turn a mean over draws of
+    q, of log-probability `drawn`, into one over draws of pi, token by token. The cap bounds the variance at the price
+    of a bias. No gradient."""
     return (_marked(logp.detach(), mask) - _marked(drawn.detach(), mask)).exp().clamp(max=cap)
 
 
 def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """Loss that fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
+    """Return the squared errors of the token baseline b (N, T) from the utterance's advantage (N,) on marked tokens."""
     target = _marked(advantage.detach()[:, None], mask)
     return (_marked(predicted, mask) - target).square().sum() / denominator
 
@@ -66,12 +67,12 @@ def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominato
 def critic_targets(
     rewards: Tensor, done: Tensor, next_v: Tensor, drawn_q: Tensor, gamma: float, pessimistic: bool = False
 ) -> CriticValues:
-    """TD targets of the critic for N transitions, from the target network's values:
+    """Return the critic's TD targets for N transitions, from the target network's values:
 
         Q_i <- rho + gamma * (1 - d) * V_i(o')        V_i <- mean_k Q_i(o, y_k)        floor <- mean_k min_i Q_i(o, y_k)
 
     `rewards` and `done` (N,), `next_v` (2, N), ignored where d = 1, `drawn_q` (2, N, K) of K actions of the policy
-    in o. `pessimistic` gives both heads the smaller of the two next values. No gradient.
+    in o. `pessimistic`: both heads use the smaller of the two next values. No gradient.
     """
     next_v = next_v.detach()
     if pessimistic:
@@ -83,7 +84,7 @@ def critic_targets(
 
 
 def critic_loss(predicted: CriticValues, targets: CriticValues, denominator: Tensor | float) -> Tensor:
-    """Squared errors of all five heads over `denominator`, the transitions of the whole batch."""
+    """Return squared errors of all five heads, divided by `denominator`, the transitions of the whole batch."""
     errors = [
         (value - target.detach()).square().sum()
         for value, target in (
@@ -96,6 +97,6 @@ def critic_loss(predicted: CriticValues, targets: CriticValues, denominator: Ten
 
 
 def _marked(values: Tensor, mask: Tensor) -> Tensor:
-    """The values where `mask` is set, 0 elsewhere."""
+    """Return the values where `mask` is set, 0 elsewhere."""
     # Inputs are masked, not the product: 0 * NaN is NaN, and its gradient would be too.
     return torch.where(mask, values, 0.0)

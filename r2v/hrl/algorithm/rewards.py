@@ -1,11 +1,11 @@
-"""Rewards: the actor's for its answers, the guidance's for what its hint changed.
+"""Rewards: the actor's for its answers, the guidance's for the change after its hint.
 
-A checker gives every answer a score in [0, 1]. The actor earns non-negative shares of the scores, at the turn where
-the answer was given: by default the last answer alone. The hint between two answers earns their difference. The two
-must not be mixed. An actor that is paid `r2 - r1` learns to answer wrongly first, for then there is more to improve:
-in a table of three first answers, a bonus of twice the improvement already makes the wrong one the best. For the
-guidance `r1` is given; subtracting it changes no gradient in expectation, only its variance, so the guidance needs a
-baseline that knows the first answer.
+A checker gives every answer a score in [0, 1]. The actor earns non-negative shares of the scores, at the turn of the
+answer; by default only the last one counts. The hint between two answers earns their difference. The two must not be
+mixed: an actor that is paid `r2 - r1` learns to answer wrongly first, which leaves more to improve. In a table of three
+first answers, a bonus of twice the improvement already makes the wrong one the best. For the guidance `r1` is an input;
+subtracting it changes no expected gradient, only its variance, so the guidance needs a baseline that depends on the
+first answer.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _REWARD_KEY = "hierarchical.guidance.reward"
 
 
 def turn_rewards(scores: Tensor, weights: Sequence[float]) -> Tensor:
-    """Rewards rho of the actor for the checker's scores: (N, H) by its share in each turn's score (H weights), or (N,)
-    by the share of each one's turn (N weights)."""
+    """Return the actor's rewards rho for the checker's scores: (N, H) by its share in each turn's score (H weights), or
+    (N,) by the share of each sample's turn (N weights)."""
     return scores * scores.new_tensor(weights)
 
 
 def hint_rewards(hints: HintBatch, terms: GuidanceConfig) -> Tensor:
-    """Rewards R_g (G, K) of the hints: after - before + judging*[right verdict] - leak*[contains the answer] -
-    length*tokens, or what `terms.reward`, a function of one's own, gives.
+    """Return rewards R_g (G, K) of the hints: after - before + judging*[right verdict] - leak*[contains the answer] -
+    length*tokens, or the result of the custom function `terms.reward`.
 
-    The difference is never clipped at 0: a hint that spoils a right answer must cost something, and the gradient of
-    max(0, after - before) is another. The bonus for a verdict is arXiv 2510.24320's. Raises InputError where the
-    function fails or gives anything but G x K finite numbers.
+    The difference is not clipped at 0, because a hint that spoils a right answer must cost something. The bonus for a
+    verdict is that of arXiv 2510.24320. Raises InputError if the function fails or returns anything but G x K finite
+    numbers.
     """
     if terms.reward is not None:
         return _own_rewards(hints, terms.reward)
@@ -51,7 +51,7 @@ def hint_rewards(hints: HintBatch, terms: GuidanceConfig) -> Tensor:
 
 
 def own_reward(spec: str) -> Callable[[HintBatch], Any]:
-    """The function `package.module:function` that `guidance.reward` names. Raises UsageError where there is none."""
+    """Return the function `package.module:function` of `guidance.reward`. Raises UsageError if it cannot be loaded."""
     return load_function(_REWARD_KEY, spec, (), ("hints",))
 
 
@@ -60,7 +60,7 @@ def _own_rewards(hints: HintBatch, spec: str) -> Tensor:
         rewards = torch.as_tensor(own_reward(spec)(hints), dtype=hints.after.dtype, device=hints.after.device)
     except R2VError:
         raise
-    except Exception as error:  # a reward of somebody else's may raise anything
+    except Exception as error:  # a custom reward may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{_REWARD_KEY}={spec}: failed on a batch of hints ({reason}); mend the function") from error
     if rewards.shape != hints.after.shape or not bool(rewards.isfinite().all()):

@@ -1,4 +1,4 @@
-"""Samples of both policies, as advantages are computed from them: answers with their trajectories, hints in groups."""
+"""Samples of both policies, the input of advantages: answers with their trajectories, hints in groups."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from r2v.hrl.types import Completion
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerBatch:
-    """Samples of the actor: N answers, and the P trajectories through them, from a first answer to a last one."""
+    """Samples of the actor: N answers, and P trajectories through them, from a first to a last answer."""
 
     completions: list[Completion]
     turn: Tensor
     """(N,): 0 at the first turn."""
     trajectories: Tensor
-    """(P, H): index of the answer that a trajectory has at each turn. Those of one episode differ in the last alone."""
+    """(P, H): index of a trajectory's answer at each turn. Trajectories of one episode differ only in the last."""
     scores: Tensor
-    """(P, H): the checker's."""
+    """(P, H): scores of the checker."""
     weight: Tensor
-    """(N,): share in the actor's loss. 1, and 1/K for each of the K last answers that end one episode: all answers of
-    a turn then weigh the same, however many hints there are, as they do in the expected return."""
+    """(N,): share in the actor's loss: 1, or 1/K for each of the K last answers of an episode. All turns then weigh the
+    same, whatever the number of hints, as in the expected return."""
     group: Tensor
-    """(N,): number of the problem, the same for all episodes that answer it."""
+    """(N,): number of the problem, equal for all of its episodes."""
 
     def mean_over_trajectories(self, values: Tensor) -> Tensor:
-        """(N,) of values (P, H): per answer the mean over the trajectories that contain it."""
+        """Return (N,): the mean of values (P, H) over the trajectories that contain each answer."""
         flat = self.trajectories.reshape(-1)
         total = values.new_zeros(len(self.completions)).index_add(0, flat, values.reshape(-1))
         return total / torch.bincount(flat, minlength=len(self.completions))
@@ -44,8 +44,8 @@ class HintBatch:
     after: Tensor
     """(G, K): scores of the answers after each hint."""
     leaked: Tensor
-    """(G, K), bool: whether the hint contains the reference answer."""
+    """(G, K), bool: True if the hint contains the reference answer."""
     says_right: Tensor
-    """(G, K), bool: whether the hint calls the answer before it right."""
+    """(G, K), bool: True if the hint calls the previous answer right."""
     tokens: Tensor
     """(G, K): lengths in tokens."""

@@ -1,8 +1,8 @@
-"""The training batch of a policy (advantages, behaviour and reference log-probabilities), and the loss made of it.
+"""Training batch of a policy (advantages, behaviour and reference log-probabilities), and its loss.
 
-A batch is computed before anything is updated. So the actor's steps do not change what the guidance learns, several
-steps on one batch have a PPO ratio to clip, and a run that was stopped between two steps resumes with the same
-numbers. Batches lie on the CPU; a micro-batch is moved to the network's device.
+A batch is computed before any update. The actor's steps therefore do not affect the guidance's batch, several steps on
+one batch have a PPO ratio to clip, and a run that was stopped between two steps resumes with the same numbers. Batches
+are on the CPU; a micro-batch is moved to the network's device.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ POLICY_STATISTICS = 4
 """Statistics that a policy's loss sums over tokens: k3, -log pi, clipped tokens, tokens."""
 
 IMPORTANCE_CAP = 2.0
-"""Largest importance ratio of tokens that another policy drew (an engine, or the policy before several updates): one
-unlikely token must not carry a batch."""
+"""Largest importance ratio of tokens drawn by another policy (an engine, or the policy before several updates), so that
+one unlikely token does not dominate a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """The figures that a policy learns from: N completions of at most T tokens."""
+    """Inputs of a policy's loss for N completions of at most T tokens."""
 
     advantage: Tensor
     """(N,)."""
     beta: Tensor
     """(N,): weight of the KL penalty."""
     behaviour: Tensor
-    """(N, T): log-probabilities that the tokens were drawn with, 0 after the last one."""
+    """(N, T): log-probabilities of the tokens when they were drawn, 0 after the last one."""
     reference: Tensor
     """(N, T): log-probabilities under the reference policy."""
     baseline: Tensor | None = None
@@ -45,17 +45,17 @@ class TrainingBatch:
     weight: Tensor | None = None
     """(N,): share of each completion in the loss; None: 1 each."""
     drawn: Tensor | None = None
-    """(N, T): log-probabilities by the engine that drew the tokens; None where that was the policy itself."""
+    """(N, T): log-probabilities by the engine that drew the tokens; None if the policy itself drew them."""
 
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
-    """c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
+    """Return c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
     penalty = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
     return losses.token_weights(batch.advantage, batch.baseline, penalty)
 
 
 def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | None = None) -> float:
-    """Completions or tokens of the whole update, over all ranks, each counted by its completion's weight."""
+    """Return the number of completions or tokens of the whole update, over all ranks, weighted by completion."""
     counts = [1 if per == "sequence" else len(completion.tokens) for completion in completions]
     if weight is None:
         return float(sum(counts))
@@ -71,9 +71,9 @@ def policy_loss_fn(
     *,
     cap: float = IMPORTANCE_CAP,
 ) -> LossFn:
-    """The policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights, and the entropy's
-    bonus. After the first of several updates the tokens are no longer draws of the policy: PPO has its ratio for that,
-    KL and entropy are weighed by the importance ratio, truncated at `cap` (`losses.importance`)."""
+    """Return the policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights, and the
+    entropy bonus. After the first of several updates the tokens are no longer draws of the policy: PPO corrects by its
+    ratio, KL and entropy by the importance ratio, truncated at `cap` (`losses.importance`)."""
     total = denominator(completions, h.per, batch.weight)
     share = torch.ones_like(batch.advantage) if batch.weight is None else batch.weight
     weights = token_weights_of(batch, h.kl.mode) * share[:, None]
@@ -119,12 +119,12 @@ def _policy_statistics(logp: Tensor, behaviour: Tensor, reference: Tensor, mask:
 
 
 def _padded(completions: Sequence[Completion], device: Any) -> TokenBatch:
-    prompts, tokens = [one.prompt for one in completions], [one.tokens for one in completions]
-    return pad_sequences(prompts, tokens, device=device)
+    prompts = [completion.prompt for completion in completions]
+    return pad_sequences(prompts, [completion.tokens for completion in completions], device=device)
 
 
 def scatter_to_tokens(table: Tensor, tokens: TokenBatch, like: Tensor) -> Tensor:
-    """Per-completion rows (n, W), each from column 0 on, moved to where the completions stand in (n, T); 0
+    """Return per-completion rows (n, W), which begin at column 0, moved to the completions' positions in (n, T); 0
     elsewhere."""
     counts = tokens.completion.sum(-1)
     present = torch.arange(table.shape[1], device=counts.device) < counts[:, None]
@@ -135,7 +135,7 @@ def scatter_to_tokens(table: Tensor, tokens: TokenBatch, like: Tensor) -> Tensor
 def batch_logprobs(
     model: Any, device: Any, completions: Sequence[Completion], micro_batch_size: int
 ) -> list[list[float]]:
-    """Per completion, its tokens' log-probabilities under the model."""
+    """Return each completion's token log-probabilities under the model."""
 
     def of_some(some: Sequence[Completion]) -> list[list[float]]:
         tokens = _padded(some, device)
@@ -154,7 +154,7 @@ def _map_by_length(
     micro_batch_size: int,
     function: Callable[[Sequence[Completion]], list[list[float]]],
 ) -> list[list[float]]:
-    """The function of micro-batches of like length, its results in the order of the completions."""
+    """Apply a function to micro-batches of similar length; return its results in the order of the completions."""
     order = sorted_by_length(completions, range(len(completions)))
     results: dict[int, list[float]] = {}
     for start in range(0, len(order), micro_batch_size):
@@ -164,12 +164,12 @@ def _map_by_length(
 
 
 def sorted_by_length(completions: Sequence[Completion], rows: Sequence[int]) -> list[int]:
-    """The rows by total length: micro-batches of neighbours need little padding."""
+    """Return the rows by total length, so that micro-batches of neighbours need little padding."""
     return sorted(rows, key=lambda i: (len(completions[i].prompt) + len(completions[i].tokens), i))
 
 
 def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
-    """(N, T), 0 after the end of each row."""
+    """Return a table (N, T) in float64, 0 after the end of each row."""
     table = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.float64)
     for i, row in enumerate(rows):
         table[i, : len(row)] = torch.tensor(row, dtype=torch.float64)
@@ -177,7 +177,7 @@ def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
 
 
 class TokenBaseline(nn.Module):
-    """The token baseline b(o, y_<k), linear in the hidden state that predicts the token."""
+    """Token baseline b(o, y_<k), linear in the hidden state that predicts the token."""
 
     def __init__(self, size: int, like: Tensor) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class TokenBaseline(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, model: Any, tokens: TokenBatch) -> Tensor:
-        """(N, T), 0 outside completions. No gradient flows into the model."""
+        """Return the baseline (N, T), 0 outside completions. No gradient flows into the model."""
         causal = model.get_base_model() if hasattr(model, "peft_config") else model
         with torch.no_grad(), autocast_of(causal):
             states = last_states(causal, tokens)
@@ -199,7 +199,7 @@ class TokenBaseline(nn.Module):
     def of(
         self, model: Any, device: Any, completions: Sequence[Completion], micro_batch_size: int
     ) -> list[list[float]]:
-        """Per completion, the baseline at its tokens."""
+        """Return each completion's baseline at its tokens."""
 
         def of_some(some: Sequence[Completion]) -> list[list[float]]:
             tokens = _padded(some, device)
@@ -210,13 +210,13 @@ class TokenBaseline(nn.Module):
     def loss_fn(
         self, model: Any, device: Any, completions: Sequence[Completion], advantage: Tensor, per: Per
     ) -> LossFn:
-        """Squared errors to the advantages (N,)."""
+        """Return the loss: squared errors from the advantages (N,)."""
         total = denominator(completions, per)
 
         def loss_fn(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
             tokens = _padded([completions[i] for i in rows], device)
             predicted = self(model, tokens)
-            wanted = advantage[list(rows)].to(predicted)
-            return losses.baseline_loss(predicted, wanted, tokens.completion, total), predicted.new_zeros(0)
+            target = advantage[list(rows)].to(predicted)
+            return losses.baseline_loss(predicted, target, tokens.completion, total), predicted.new_zeros(0)
 
         return loss_fn

@@ -1,1 +1,1 @@
-"""Models and roles: actor, guidance, reference and critic, on bases that they share."""
+"""Models and roles: actor, guidance, reference and critic, on shared bases."""

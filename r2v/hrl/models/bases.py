@@ -1,8 +1,8 @@
-"""Loading the base model that the roles start from, and adding the adapters that they train.
+"""Base model of the roles, and the trained adapters.
 
-Every role of hierarchical training acts and learns in evaluation mode. Without dropout the reference is the base to
-the bit, and the log-probabilities of a token are the same in training as when it was drawn: `policy.lora_dropout` is
-for the pipeline's other trainings.
+Every role of hierarchical training acts and learns in evaluation mode. Without dropout the reference equals the base
+bit for bit, and the log-probability of a token is the same in training as when it was drawn: `policy.lora_dropout`
+applies only to the pipeline's other trainings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from r2v.randomness import seed_of
 from r2v.storage.weights import ADAPTERS
 
 SMALL = 5_000_000
-"""Models with fewer parameters are float64 on a CPU: it costs little there, and how rows are batched changes no
-result."""
+"""Parameters below which a model is float64 on a CPU, where it costs little and makes results independent of
+batching."""
 
 
 def load_base(
@@ -38,14 +38,14 @@ def load_base(
     in_parts: bool = False,
     autocast: bool = True,
 ) -> Loaded:
-    """The frozen base: `policy.model_name`, or what `weights` holds: a whole model, or an adapter, which is merged.
-    `in_parts`: rank 0 alone reads it, on the CPU, and the other ranks make room for it
-    (`r2v.policy.sharded_loading`), for `ShardedModel` to share out; all ranks must call.
+    """Load the frozen base: `policy.model_name`, or the whole model or adapter (which is merged) in `weights`.
+    `in_parts`: only rank 0 reads it, on the CPU, and the other ranks allocate it (`r2v.policy.sharded_loading`), for
+    `ShardedModel` to distribute; all ranks must call.
 
-    Its type is `policy.dtype`; `auto` is float64 for small models and float32 for others on a CPU, float32 for small
-    ones and bfloat16 on a GPU. `typed_for`: as on that device, so that copies on other devices are alike. Where all
-    weights are trained they are float32, and bfloat16 is how they are computed, by autocast; `autocast` false: they are
-    computed in float32.
+    The dtype is `policy.dtype`; `auto` is float64 for small models and float32 for others on a CPU, float32 for small
+    ones and bfloat16 for others on a GPU. `typed_for`: dtype as on that device, so that copies on several devices
+    agree. If all weights are trained they are float32, and computed in bfloat16 by autocast, or in float32 without
+    `autocast`. Raises UsageError for settings that exclude each other.
     """
     _check(policy, weights, autocast)
     bits = policy.load_in_4bit if policy.lora_r > 0 else False
@@ -82,7 +82,8 @@ def _check(policy: PolicyConfig, weights: Path | None, autocast: bool) -> None:
 
 
 def _precision(policy: PolicyConfig, model: Any, device: str) -> torch.dtype:
-    """The type that the weights stand in. Steps as small as `hierarchical.lr` round to nothing in bfloat16."""
+    """Return the dtype of the weights. Trained ones are not bfloat16, in which steps of `hierarchical.lr` round to
+    0."""
     if _in_bfloat16(policy, model, device):
         return torch.bfloat16 if policy.lora_r > 0 else torch.float32
     if policy.dtype != "auto":
@@ -100,8 +101,8 @@ def _is_small(model: Any) -> bool:
 
 
 def with_adapters(policy: PolicyConfig, model: Any, adapters: Mapping[str, str], seed: int) -> Any:
-    """The model with new adapters, by name and role. Each is initialised from (seed, role), so that other adapters
-    change nothing in it."""
+    """Return the model with new adapters: name -> role. Each is initialised from (seed, role), independent of
+    others."""
     from peft import get_peft_model, prepare_model_for_kbit_training
 
     if getattr(model, "is_loaded_in_4bit", False):

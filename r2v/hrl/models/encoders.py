@@ -1,8 +1,8 @@
-"""Text encoders of the critic and the value model: a small one of the policy's own tokens, or a published one.
+"""Text encoders of the critic and the value model: a small one over the policy's tokens, or a published one.
 
-The policy's texts are token ids. The small encoder reads them as they are; a published one has another vocabulary, so
-they are decoded and tokenized again. Either reads the last `hierarchical.critic.max_tokens` tokens: the newest part of
-a conversation stands last.
+The policy's texts are token ids. The small encoder reads them directly; a published one has another vocabulary, so they
+are decoded and tokenized again. Both read the last `hierarchical.critic.max_tokens` tokens, the newest part of a
+conversation.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from r2v.storage.weights import readable_model, require_all, require_tokenizer
 
 TINY = "tiny"
 HEAD_WIDTHS = (768, 768)
-"""Widths inside the heads over a published encoder."""
+"""Widths inside heads over a published encoder."""
 _HIDDEN, _LAYERS, _HEADS = 64, 2, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticTokenizer:
-    """Turns the policy's token ids into the critic's."""
+    """Conversion of the policy's token ids to the critic's."""
 
     width: int
-    """Tokens kept of a text, the last ones."""
+    """Number of last tokens kept of a text."""
     encode: Callable[[Sequence[int]], Sequence[int]]
 
     def encode_batch(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """N texts of the policy as (ids (N, width) int32, padded with zeros; lengths (N,) int64), as the
-        replay buffer keeps them."""
+        """Return N texts of the policy as ids (N, width) int32, padded with zeros, and lengths (N,) int64, the form of
+        the replay buffer."""
         ids, lengths = torch.zeros(len(texts), self.width, dtype=torch.int32), []
         for row, text in enumerate(texts):
-            kept = list(self.encode(text))[-self.width :]
-            ids[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
-            lengths.append(len(kept))
+            tail = list(self.encode(text))[-self.width :]
+            ids[row, : len(tail)] = torch.tensor(tail, dtype=torch.int32)
+            lengths.append(len(tail))
         return ids, torch.tensor(lengths, dtype=torch.long)
 
 
 def padded_text(texts: tuple[Tensor, Tensor], device: Any = None) -> Text:
-    """(ids, lengths) as the critic is called: (ids (N, T) int64, mask (N, T) bool), T the longest of them."""
+    """Return (ids, lengths) as the critic's input: ids (N, T) int64 and mask (N, T) bool, T the greatest length."""
     ids, lengths = texts
     longest = int(lengths.max())
     mask = torch.arange(longest) < lengths.cpu()[:, None]
@@ -56,8 +56,8 @@ def padded_text(texts: tuple[Tensor, Tensor], device: Any = None) -> Text:
 
 
 class ValueModel(nn.Module):
-    """The value model of hints: a head over `backbone`, whose states are (N, `size`), that predicts a hint's reward
-    from its prompt."""
+    """Value model of hints: a head over `backbone`, with states (N, `size`), that predicts a hint's reward from its
+    prompt."""
 
     def __init__(self, backbone: nn.Module, size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class ValueModel(nn.Module):
         self.backbone, self.inner, self.last = backbone, nn.Sequential(*inner), nn.Linear(widths[-1], 1)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(N, T) ids and bool mask -> (N,)."""
+        """Return values (N,) for ids (N, T) and a bool mask (N, T)."""
         state: Tensor = self.backbone(ids, mask)
         value: Tensor = self.last(self.inner(state.to(self.last.weight.dtype))).squeeze(-1)
         return value
 
 
 def build_critic_tokenizer(settings: CriticConfig, tokenizer: Any) -> CriticTokenizer:
-    """The critic's tokenizer, for texts of the policy that `tokenizer` belongs to."""
+    """Return the critic's tokenizer. `tokenizer`: that of the policy."""
     if settings.model_name == TINY:
         return CriticTokenizer(width=settings.max_tokens, encode=lambda text: text)
     critic_tokenizer = _tokenizer(settings.model_name)
@@ -87,17 +87,19 @@ def build_critic_tokenizer(settings: CriticConfig, tokenizer: Any) -> CriticToke
 
 
 def build_critic(settings: CriticConfig, vocabulary: int, seed: int, device: str) -> DoubleCritic:
-    """The double critic. Its heads are initialised from the seed, and so is the small encoder."""
+    """Return the double critic. Its heads, and the small encoder, are initialised from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of(seed, "critic"))
         backbone, size, hidden = _backbone(settings, vocabulary)
-        critic = DoubleCritic("cpu", backbone, size, hidden)  # drawn on the CPU, so a GPU starts from the same
+        critic = DoubleCritic(
+            "cpu", backbone, size, hidden
+        )  # drawn on the CPU, so that a GPU starts from the same weights
     _place(critic, device)
     return critic
 
 
 def build_value(settings: CriticConfig, vocabulary: int, seed: int, device: str) -> ValueModel:
-    """The value model of `guidance.baseline=value`, over an encoder of its own."""
+    """Return the value model of `guidance.baseline=value`, with its own encoder."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of(seed, "value"))
         model = ValueModel(*_backbone(settings, vocabulary))
@@ -106,7 +108,8 @@ def build_value(settings: CriticConfig, vocabulary: int, seed: int, device: str)
 
 
 def _backbone(settings: CriticConfig, vocabulary: int) -> tuple[MeanPooledEncoder, int, tuple[int, ...]]:
-    """The encoder, the size of its states, and the widths inside the heads upon it."""
+    """Return the encoder, the size of its states, and the widths inside heads over it. Raises UsageError if
+    `critic.max_tokens` exceeds its positions."""
     from transformers import BertConfig, BertModel
 
     if settings.model_name == TINY:
@@ -154,7 +157,7 @@ def _encoder(name: str) -> Any:
     options = {"dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
     with readable_model(_cannot(name), _REMEDY):
         model, info = AutoModel.from_pretrained(model_folder(name, key=CRITIC_MODEL), **options)
-        # Published encoders often come without the pooler, which is taken off.
+        # Published encoders often lack the pooler, which is removed anyway.
         require_all(_cannot(name), [key for key in info["missing_keys"] if "pooler" not in key], _REMEDY)
         return model
 

@@ -1,14 +1,13 @@
-"""The roles of hierarchical training: actor, guidance, their reference, a critic with its target network, a value
-model.
+"""Roles of hierarchical training: actor, guidance, their reference, a critic with its target network, a value model.
 
     roles = build_roles(config.policy, config.hierarchical, config.seed)
     with roles.using("actor") as model:
         loss = ...completion_logprobs(model, batch)...
         loss.backward()
-    roles.parameters("actor")      # what an optimizer is given
+    roles.parameters("actor")      # for an optimizer
 
-A role is used by name, whichever device it stands on and whatever it shares. In the placement `shared` one frozen base
-serves as three language models: `using` activates the role's adapter and holds the base until the block ends. Sharded
+A role is used by name, independent of its device and of shared weights. In the placement `shared` one frozen base
+serves as three language models: `using` activates the role's adapter and locks the base until the block ends. Sharded
 models (`r2v.hrl.parallel.sharding`) are trained as shards, and generate and are read within `gathered`.
 """
 
@@ -52,37 +51,38 @@ LanguageModels = Mapping[LanguageRole, tuple[BaseModel | ShardedModel, str | Non
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """All roles of one process. Build them with `build_roles`."""
+    """All roles of one process, built by `build_roles`."""
 
     placement: Placement
     devices: Devices
     tokenizer: Any
     language_models: LanguageModels
-    """Each language model: a base, and the adapter that is active in this role."""
+    """Role -> its base, and the adapter that is active in this role."""
     critic: DoubleCritic
     target: TargetNetwork
     value: ValueModel | None
     critic_tokenizer: CriticTokenizer
     name: str
-    """Name of the model that the roles started from."""
+    """Name of the initial model."""
     base: str
-    """Its `base_sha256`; empty where they started from exported whole weights."""
+    """Its `base_sha256`; empty for exported whole weights."""
     from_weights: bool
-    """True if they started from exported weights, not from those of the model of that name."""
+    """True if the roles started from exported weights instead of those of the named model."""
     engines: Mapping[str, ZeroEngine] = field(default_factory=dict)
-    """DeepSpeed's engines of the language models that are trained, where they have them: these step by themselves."""
+    """DeepSpeed engines of the trained language models, if any; they step by themselves."""
     served: ServedRoles | None = None
-    """The engine that draws completions; None: the models here."""
+    """Serving engine that draws completions; None: these models draw them."""
 
     @contextmanager
     def using(self, role: LanguageRole) -> Iterator[Any]:
-        """The role's model, in evaluation mode, held until the block ends: forward and backward belong into it."""
+        """Yield the role's model, in evaluation mode, locked until the block ends. Forward and backward belong into
+        it."""
         base, adapter = self.language_models[role]
         with base.use_adapter(adapter) as model:
             yield model
 
     def published(self, role: GeneratingRole) -> Adapter:
-        """The role's adapters as the engine knows them, sent to it where they have changed."""
+        """Return the role's adapter in the serving engine, published again if it has changed."""
         assert self.served is not None
         base, adapter = self.language_models[role]
         assert adapter is not None
@@ -95,13 +95,13 @@ class Roles:
 
     @property
     def in_parts(self) -> bool:
-        """True if FSDP shards them, so that each rank can write its own part of a checkpoint."""
+        """True if FSDP shards the language models, so that each rank writes its own part of a checkpoint."""
         return self.sharded and not self.engines
 
     @contextmanager
     def gathered(self, *roles: LanguageRole) -> Iterator[None]:
-        """The block in which these roles generate or are read; nothing is trained in it. Sharded models are whole in
-        it, and all ranks must enter it."""
+        """Gather these roles, to generate or be read, until the block ends; no training in it. All ranks must enter
+        it."""
         with ExitStack() as stack:
             for base in dict.fromkeys(self.language_models[role][0] for role in roles):
                 if not isinstance(base, BaseModel):
@@ -109,12 +109,12 @@ class Roles:
             yield
 
     def wrap_loss(self, role: GeneratingRole, loss_fn: LossFn) -> LossFn:
-        """A loss function of the role's model, as an optimizer step must call it."""
+        """Return a loss function of the role's model in the form for an optimizer step."""
         base, _ = self.language_models[role]
         return loss_fn if isinstance(base, BaseModel) else base.wrap_loss(loss_fn)
 
     def trained(self, role: SavedRole) -> dict[str, Tensor]:
-        """The role's trained tensors, by names that are the same in every placement."""
+        """Return the role's trained tensors, by names that do not depend on the placement."""
         if role in ("actor", "guidance"):
             base, adapter = self.language_models[role]
             return dict(base.trained(adapter))
@@ -124,21 +124,21 @@ class Roles:
         return {} if module is None else dict(module.named_parameters())
 
     def parameters(self, role: TrainedRole) -> list[Tensor]:
-        """The tensors of this role that an optimizer trains; nothing where the configuration has no such role."""
+        """Return the role's trained tensors; empty if the configuration has no such role."""
         return list(self.trained(role).values())
 
     def device(self, role: str) -> str:
-        """The role's device, such as cpu or cuda:0."""
+        """Return the role's device, such as cpu or cuda:0."""
         device: str = getattr(self.devices, role)
         return device
 
     def state(self, role: SavedRole, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-        """Return each of the role's trained tensors as `take` makes it. All ranks must ask where these are sharded."""
+        """Return the role's trained tensors, each converted by `take`. All ranks must call if they are sharded."""
         return {name: take(tensor) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
     def load(self, role: SavedRole, state: Mapping[str, Tensor]) -> None:
-        """Load a role's state, saved under any placement. Raises InputError where it is another model's."""
+        """Load a role's state, saved under any placement. Raises InputError for another model's state."""
         trained = self.trained(role)
         shapes = {name: full_shape(tensor) for name, tensor in trained.items()}
         if shapes != {name: full_shape(tensor) for name, tensor in state.items()}:
@@ -152,14 +152,13 @@ class Roles:
             self.engines[role].refresh_masters()
 
     def encode_for_critic(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """The policy's texts as critic and value model read them (`CriticTokenizer.encode_batch`)."""
+        """Return the policy's texts for critic and value model (`CriticTokenizer.encode_batch`)."""
         return self.critic_tokenizer.encode_batch(texts)
 
     def actor_as_policy(self) -> Loaded:
-        """The actor as `r2v.policy.export.export` writes it and `load_policy` reads it: an adapter; or all weights
-        where all were trained, or where the roles started from exported weights (the adapter is then merged into them,
-        for an adapter file can only name a base). Where it is sharded all ranks must make the first call, and it can be
-        trained no further: a `Trainer` that has run has made it."""
+        """Return the actor for `r2v.policy.export.export`: an adapter, or all weights if all were trained or the roles
+        started from exported weights (the adapter is then merged, because an adapter file can only name a base). If it
+        is sharded, all ranks must make the first call, which ends its training: a finished `Trainer` has made it."""
         base, adapter = self.language_models["actor"]
         if not isinstance(base, BaseModel):
             base = base.gather()
@@ -175,10 +174,10 @@ class Roles:
 def build_roles(
     policy: PolicyConfig, h: HierarchicalConfig, seed: int, weights: Path | None = None, devices: Devices | None = None
 ) -> Roles:
-    """All roles, on the devices of `h.placement`, or on `devices`. Both policies start from
-    `policy.model_name`, or from exported `weights`.
+    """Build all roles, on the devices of `h.placement`, or on `devices`. Both policies start from `policy.model_name`,
+    or from exported `weights`.
 
-    Raises UsageError where the placement, or how the policy is to be trained, cannot be.
+    Raises UsageError for an impossible placement or way of training the policy.
     """
     device = device_of(policy)
     gpus = None if devices is not None else _gpus(device)
@@ -190,7 +189,7 @@ def build_roles(
     autocast = h.shards in WHOLE_WEIGHTS or distributed.ranks() == 1
     first = load_base(policy, weights, devices.actor, in_parts=in_parts, autocast=autocast)
     check_sharding(h, placement, first.model, device)
-    if not in_parts or distributed.rank() == 0:  # another rank has room, and no weights
+    if not in_parts or distributed.rank() == 0:  # other ranks have allocated memory, but no weights
         require_known_logits(first.model)
     if placement == "shared":
         language_models = _shared(policy, first, seed)
@@ -223,7 +222,7 @@ def build_roles(
 
 
 def _gpus(device: str) -> int:
-    """GPUs of this machine that its processes may use together."""
+    """Return the number of this machine's GPUs that its processes may use together."""
     if not device.startswith("cuda"):
         return 0
     alone = ":" in device and distributed.ranks() == 1
@@ -244,7 +243,7 @@ def _copies(
     in_parts: bool,
     autocast: bool,
 ) -> LanguageModels:
-    """Three models. Those trained have an adapter each, or train all of their weights."""
+    """Return three separate models. The two trained ones have an adapter each, or train all of their weights."""
     guidance, reference = (
         load_base(policy, weights, device, typed_for=devices.actor, in_parts=in_parts, autocast=autocast).model
         for device in (devices.guidance, devices.reference)
@@ -261,7 +260,7 @@ def _copies(
 
 
 def _with_shards(language_models: LanguageModels, device: str) -> LanguageModels:
-    """The same with every base, of which rank 0 has the weights, sharded over the ranks."""
+    """Return the models with every base sharded over the ranks; rank 0 has the weights."""
     bases = {id(base): base for base, _ in language_models.values()}
     sharded = {key: fsdp_sharded(base.model, device, from_rank0=True) for key, base in bases.items()}
     return {role: (sharded[id(base)], adapter) for role, (base, adapter) in language_models.items()}
@@ -270,7 +269,7 @@ def _with_shards(language_models: LanguageModels, device: str) -> LanguageModels
 def _with_zero_engines(
     language_models: LanguageModels, h: HierarchicalConfig, device: str
 ) -> tuple[LanguageModels, dict[str, ZeroEngine]]:
-    """The same with a DeepSpeed engine for each trained model. The reference is not trained: it stays whole (zero2), or
+    """Return the models with a DeepSpeed engine for each trained one. The untrained reference stays whole (zero2), or
     is sharded by FSDP2 (zero3)."""
     sharded, engines, stage = dict(language_models), dict[str, ZeroEngine](), int(h.shards.removeprefix("zero"))
     rates: dict[GeneratingRole, float] = {"actor": h.lr, "guidance": h.guidance_lr}

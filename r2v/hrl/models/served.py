@@ -1,12 +1,12 @@
-"""Served roles: actor and guidance behind a serving engine (`policy.engine`), which follows their adapters.
+"""Served roles: actor and guidance behind a serving engine (`policy.engine`), which loads their current adapters.
 
     served = ServedRoles(servers, folder)
-    adapter = served.publish("actor", policy)            # written where they have changed since
-    drawn = served.draw(adapter, prompts, draws, ends)   # as r2v.llm.local.decode.generate, by the engine
+    adapter = served.publish("actor", policy)            # written if changed
+    drawn = served.draw(adapter, prompts, draws, ends)   # as r2v.llm.local.decode.generate does
 
-The engine holds the base once more and learns of adapters by the name of their content at the first request of theirs;
-those of earlier updates are taken from it. Draws are keyed. An engine sums in another order than the model that is
-trained, so the log-probabilities that it drew with are kept beside the policy's own, and an update weighs the two
+The engine holds another copy of the base and loads an adapter, named by its content, at its first request; those of
+earlier updates are unloaded. Draws are keyed. An engine sums in another order than the trained model, so its
+log-probabilities are kept with the policy's own, and an update weighs tokens by their ratio
 (`r2v.hrl.algorithm.losses.importance`).
 """
 
@@ -30,18 +30,18 @@ from r2v.storage.integrity import content_files
 from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 SERVED = "served"
-"""Folder of an attempt in which each rank keeps the adapters that its server reads."""
+"""Folder of an attempt for each rank's adapters, from which its server reads."""
 
 
 class ServedRoles:
-    """The adapters of the roles, in `folder` of an attempt, and the servers that draw completions with them."""
+    """Adapters of the roles, in `folder` of an attempt, and the servers that draw completions with them."""
 
     def __init__(self, servers: Sequence[EngineServer], folder: Path) -> None:
         self.servers, self.folder = servers, folder
         self._published: dict[str, Adapter] = {}
 
     def publish(self, role: str, loaded: Loaded, name: str) -> Adapter:
-        """The adapters `name` of a model as they are now, which the engine knows by their content."""
+        """Return the adapter `name` of a model with its current weights, written to the folder if they have changed."""
         draft = self.folder / f"tmp-{role}"
         remove_own(draft, ATTEMPT_PART)
         with writing(draft):
@@ -53,8 +53,8 @@ class ServedRoles:
             remove_own(draft, ATTEMPT_PART)
             return before
         remove_own(self.folder / adapter, ATTEMPT_PART)
-        place = draft.rename(self.folder / adapter).resolve()
-        self._published[role] = Adapter(name=adapter, folder=place)
+        published_folder = draft.rename(self.folder / adapter).resolve()
+        self._published[role] = Adapter(name=adapter, folder=published_folder)
         if before is not None:
             run_async(self._forget(before))
             remove_own(before.folder, ATTEMPT_PART)
@@ -67,12 +67,12 @@ class ServedRoles:
         draws: Sequence[Draw],
         end_ids: frozenset[int],
     ) -> list[Drawn]:
-        """One completion per draw, all of them at once. Raises UsageError for a prompt that does not fit,
-        EnvironmentFault where the engine cannot be had."""
+        """Return one completion per draw, all requested at once. Raises UsageError for a prompt that is too long,
+        EnvironmentFault if the engine is unavailable."""
         return run_async(self._draw(adapter, prompts, draws, end_ids))
 
     def close(self) -> None:
-        """End the servers of our own, which hold a part of the GPU, and drop the adapters' files."""
+        """Stop our own servers, which hold GPU memory, and remove the adapters' files."""
         for server in self.servers:
             if isinstance(server, OwnServer):
                 server.stop()
@@ -83,15 +83,15 @@ class ServedRoles:
     ) -> list[Drawn]:
         async with EngineClient(self.servers, adapter) as client:
 
-            async def one(draw: Draw) -> Drawn:
+            async def complete(draw: Draw) -> Drawn:
                 prompt = prompts[draw.prompt]
                 try:
                     return await client.complete(client.place_of(*prompt), prompt, draw, end_ids)
                 except Unanswered as error:
                     raise UsageError(f"{error}; prompts are at most policy.max_seq_len") from None
 
-            return list(await asyncio.gather(*client.start(one(draw) for draw in draws)))
+            return list(await asyncio.gather(*client.start(complete(draw) for draw in draws)))
 
     async def _forget(self, adapter: Adapter) -> None:
         async with EngineClient(self.servers, None) as client:
-            await asyncio.gather(*(client.forget(place, adapter) for place in range(len(self.servers))))
+            await asyncio.gather(*(client.forget(index, adapter) for index in range(len(self.servers))))

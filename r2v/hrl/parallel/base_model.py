@@ -1,6 +1,6 @@
-"""A whole language model on one device, which several roles may share: a base and the adapters it activates.
+"""Unsharded language model on one device, a base and its adapters, which several roles may share.
 
-`ShardedModel` (FSDP2 or DeepSpeed) is used the same way where a model is sharded over ranks.
+`ShardedModel` (FSDP2 or DeepSpeed) has the same interface for a model sharded over ranks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from torch import nn
 
 ACTOR, GUIDANCE = "default", "guidance"
-"""Names of the adapters. The actor's is the one that an exported policy has."""
+"""Names of the adapters. The actor's is that of an exported policy."""
 
 
 class BaseModel:
-    """A model that one role at a time uses, with that role's adapter active; None is the base without adapters."""
+    """Model that one role at a time uses, with its adapter active; None is the base without adapters."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -26,8 +26,8 @@ class BaseModel:
 
     @contextmanager
     def use_adapter(self, adapter: str | None) -> Iterator[Any]:
-        """The model with this adapter active, held until the block ends: no other thread uses it meanwhile. A backward
-        pass belongs into the block, for gradient checkpointing runs layers of the model again."""
+        """Yield the model with this adapter active, locked against other threads until the block ends. The backward
+        pass belongs into the block, because gradient checkpointing runs layers of the model again."""
         with self._lock:
             before = self._active
             self._activate(adapter)
@@ -51,7 +51,7 @@ class BaseModel:
         self._active = adapter
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """The trained parameters, by names that a role has in every placement: an adapter's, or all."""
+        """Return the trained parameters, an adapter's or all, by names that do not depend on the placement."""
         named = self.model.named_parameters()
         if adapter is None:
             return {name: tensor for name, tensor in named if tensor.requires_grad}

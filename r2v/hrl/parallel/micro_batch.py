@@ -1,7 +1,7 @@
-"""The micro-batch sizes that fit the GPUs at hand, a network's each, by the memory planner (`r2v.memory`).
+"""Micro-batch sizes of each network that fit the available GPUs, from the memory planner (`r2v.memory`).
 
-They change no result: an update's batch stays the same, only the number of gradient accumulation steps differs, and a
-rollout generates as many completions in more parts. Where a GPU runs out of memory all the same, the rows are halved
+They change no result: an update's batch stays the same, with more gradient accumulation steps, and a rollout generates
+the same completions in more parts. If a GPU runs out of memory nevertheless, the rows are halved
 (`r2v.memory.on_device.retry_on_oom`).
 """
 
@@ -27,29 +27,31 @@ from r2v.memory.report import verdict
 from r2v.memory.store import Measure, Measuring, NotMeasuredError, UnmeasurableError, measurement
 
 CPU_MICRO_BATCH = 32
-"""Rows on a CPU. On GPUs, adapters on a sharded base and models that do not run on tensors without data take their
-size from a table by memory (`r2v.memory.batch_table`)."""
+"""Rows on a CPU. On GPUs, adapters on a sharded base and models that do not run on tensors without data use a table by
+memory (`r2v.memory.batch_table`)."""
 REHEARSED = "r2v.hrl.training.rehearsal:memory"
-"""The function by which the planner measures the networks, as the stage's row in JOBS has it."""
+"""Function by which the planner measures the networks, as in the stage's row of JOBS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchSizes:
-    """Rows at a time of each network: actor, guidance, reference, critic, value."""
+    """Micro-batch sizes in rows by network: actor, guidance, reference, critic, value."""
 
     smallest: int
     by_network: Mapping[str, int] = field(default_factory=dict)
     by_rollout: Mapping[str, int] = field(default_factory=dict)
-    """Completions generated at a time, by the role that generates; empty where there is no plan."""
+    """Completions generated at a time, by role; empty without a plan."""
 
     def of(self, network: str) -> int:
-        """The network's; the smallest for one that nobody planned."""
+        """Return the network's size; the smallest one for an unplanned network."""
         return self.by_network.get(network, self.smallest)
 
     def rollout_rows(self, most: int) -> RolloutRows:
-        """The rows that generation begins with: the planned ones, and `most` (`rollout.batch_size`) of them."""
+        """Return the initial rows of generation: the planned ones, but at most `most` (`rollout.batch_size`)."""
         rows = {role: min(most, self.by_rollout.get(role, most)) for role in ("actor", "guidance")}
-        read = min(self.of("actor"), self.of("guidance"))  # whose updates read as many, and keep more of them
+        read = min(
+            self.of("actor"), self.of("guidance")
+        )  # a lower bound: updates read as many rows and keep more of each
         return RolloutRows(rows=rows, read=min(most, read))
 
     def __str__(self) -> str:
@@ -60,8 +62,8 @@ class MicroBatchSizes:
 
 @dataclass(kw_only=True)
 class RolloutRows:
-    """Completions at a time that generation has room for, by role, and those whose log-probabilities are read. Halved
-    where they turn out to be too many, for the rest of the run."""
+    """Number of completions generated at a time, by role, and read for their log-probabilities at a time. Halved for
+    the rest of the run if they do not fit."""
 
     rows: dict[str, int]
     read: int
@@ -69,7 +71,7 @@ class RolloutRows:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchFit:
-    """Micro-batch sizes that fit, and the plan that they come from, where one could be made."""
+    """Micro-batch sizes that fit, and their plan, if there is one."""
 
     sizes: MicroBatchSizes
     gradient_checkpointing: bool = False
@@ -77,8 +79,8 @@ class MicroBatchFit:
 
 
 def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devices: Devices) -> MicroBatchFit:
-    """`h.micro_batch` and `h.gradient_checkpointing`, or what fits. Raises UsageError, with the arithmetic, where not
-    even one row does."""
+    """Return `h.micro_batch` and `h.gradient_checkpointing` if set, else values that fit. Raises UsageError, with the
+    arithmetic, if not even one row fits."""
     checkpointing = bool(h.gradient_checkpointing)
     used = {device for device in vars(devices).values() if device.startswith("cuda")}
     if not used:
@@ -99,7 +101,7 @@ def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devic
     try:
         best = _planned_by_rank0(policy, h, placement, memory, len(used) * distributed.ranks(), gpu)
     except (NotMeasuredError, UnmeasurableError) as error:
-        logger.warning("  memory: %s; micro-batches of %s, by the GPU's memory alone", error, table.sizes)
+        logger.warning("  memory plan missing, size chosen by GPU memory: micro_batch=%s reason=%s", table.sizes, error)
         return table
     return MicroBatchFit(
         sizes=largest_micro_batches(best, h.micro_batch),
@@ -109,7 +111,7 @@ def fit(policy: PolicyConfig, h: HierarchicalConfig, placement: Placement, devic
 
 
 def _planned_by_rank0(*work: Any) -> Plan:
-    """The plan, for which rank 0 measures what no file has; the other ranks wait for its files."""
+    """Return the plan. Rank 0 measures missing values and writes them to files; the other ranks wait for these."""
     with Measuring() as measure:
         if distributed.rank():
             distributed.wait_for_all()
@@ -130,9 +132,9 @@ def planned(
     *,
     measure: Measure | None = None,
 ) -> Plan:
-    """The plan for GPUs of `memory` bytes, of which there are `gpus`, each a `gpu` by name. Raises UsageError where
-    nothing fits and no `h.micro_batch` insists, or `h.calibration` is of another GPU or model; NotMeasuredError where
-    no file has a measurement and `measure` is None."""
+    """Return the plan for `gpus` GPUs of `memory` bytes with the name `gpu`. Raises UsageError if nothing fits and
+    `h.micro_batch` is not set, or `h.calibration` is of another GPU or model; NotMeasuredError if a measurement is
+    missing and `measure` is None."""
     job = job_of_hierarchical(policy, h, REHEARSED, measure)
     factors = factors_for(Path(h.calibration) if h.calibration else None, job.model, gpu)
     best = plan(
@@ -149,12 +151,12 @@ def planned(
     return best
 
 
-def largest_micro_batches(best: Plan, asked: int | None = None) -> MicroBatchSizes:
-    """The largest micro-batch with which each network's phase fits, or the one `asked` for; and the rows with which
-    each rollout fits."""
+def largest_micro_batches(best: Plan, requested: int | None = None) -> MicroBatchSizes:
+    """Return the largest micro-batch of each network that fits, or the `requested` one, and the rows of each rollout
+    that fit."""
     rows = {peak.phase.name: max(1, peak.micro_batch) for peak in best.phases if peak.phase.action == "generate"}
     rollouts = {name.removeprefix("rollout, "): size for name, size in rows.items()}
-    if asked:
-        return MicroBatchSizes(smallest=asked, by_rollout=rollouts)
+    if requested:
+        return MicroBatchSizes(smallest=requested, by_rollout=rollouts)
     sizes = {peak.phase.name: max(1, peak.micro_batch) for peak in best.phases if peak.phase.action != "generate"}
     return MicroBatchSizes(smallest=min(sizes.values()), by_network=sizes, by_rollout=rollouts)

@@ -1,10 +1,10 @@
-"""Placement: which device each role stands on. It changes nothing that is learned, only what fits and runs in parallel.
+"""Placement: the device of each role. It affects memory and parallelism, never results.
 
     shared    one frozen base; actor and guidance are adapters on it, the reference is the base with adapters off
     full      separate copies, all on one device (`offload`: reference and target on the CPU)
     split     actor and critic on the first GPU, guidance and value on the second, reference and target on the CPU
 
-What is trained is decided by `policy.lora_r`: adapters, or with 0 all weights.
+The trained weights are adapters, or all weights if `policy.lora_r` is 0.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from r2v.errors import UsageError
 from r2v.memory.planner.training_job import Placement
 
 _GPUS = 2
-"""GPUs that a process takes in `split`."""
+"""GPUs of a process in `split`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Devices of the roles, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
-    one model, where the actor stands."""
+    """Devices of the roles in torch's notation, such as cpu or cuda:0. In `shared`, actor, guidance and reference are
+    one model, on the actor's device."""
 
     actor: str
     guidance: str
@@ -33,26 +33,26 @@ class Devices:
 
     @classmethod
     def all_on(cls, device: str) -> Devices:
-        """Every role on one device."""
+        """Return devices with every role on one device."""
         return cls(actor=device, guidance=device, reference=device, critic=device, target=device, value=device)
 
 
-def placement_of(asked: str, lora_r: int, gpus: int | None, ranks: int = 1) -> Placement:
-    """The placement asked for (`hierarchical.placement`), or for `auto` the one that fits what is trained.
+def placement_of(requested: str, lora_r: int, gpus: int | None, ranks: int = 1) -> Placement:
+    """Return the `requested` placement (`hierarchical.placement`); for `auto` the one for the trained weights.
 
-    `gpus` are those that `ranks` processes on this machine may use together; None where the devices are chosen by
-    hand. Raises UsageError where the placement cannot be had with these.
+    `gpus`: number that `ranks` processes on this machine may use together; None for explicit devices. Raises UsageError
+    if the placement is impossible with these.
     """
-    if asked == "auto":
+    if requested == "auto":
         return "shared" if lora_r > 0 else "full"
-    if asked == "shared" and lora_r == 0:
+    if requested == "shared" and lora_r == 0:
         raise UsageError(
             "hierarchical.placement=shared: needs adapters on the one base, but policy.lora_r=0 trains "
             "all of its weights; set policy.lora_r (16 is a start), or hierarchical.placement=full"
         )
-    if asked == "split" and gpus is not None:
+    if requested == "split" and gpus is not None:
         _check_split(gpus, ranks)
-    return cast(Placement, asked)
+    return cast(Placement, requested)
 
 
 def _check_split(gpus: int, ranks: int) -> None:
@@ -70,19 +70,19 @@ def _check_split(gpus: int, ranks: int) -> None:
 
 
 def split_ranks(gpus: int) -> int:
-    """Return the number of processes that GPUs serve in `split`, a pair each; 1 where there are fewer."""
+    """Return the number of processes for GPUs in `split`, one per pair; at least 1."""
     return max(1, gpus // _GPUS)
 
 
 def first_device(placement: str, device: str) -> str:
-    """The device that a process whose own is `device` communicates on: in `split` the first of its pair of GPUs, so
-    that no two processes have one in common."""
+    """Return the device for communication of a process with the device `device`: in `split` the first of its pair of
+    GPUs, so that no two processes share one."""
     return devices_of("split", device).actor if placement == "split" and device.startswith("cuda") else device
 
 
 def devices_of(placement: Placement, device: str, offload: bool = False) -> Devices:
-    """The roles' devices of a process whose own device is `device`. In `split` its number counts pairs of GPUs.
-    Raises UsageError for an `offload` (`hierarchical.offload`) that would move nothing."""
+    """Return the devices of the roles of a process with the device `device`, whose number counts pairs of GPUs in
+    `split`. Raises UsageError for an `offload` (`hierarchical.offload`) without effect."""
     if offload and placement == "shared":
         raise UsageError(
             "hierarchical.offload=true: with placement=shared the reference is the base itself and stands "

@@ -1,7 +1,7 @@
 """Collectives over the ranks of a launch: all-reduce, all-gather, and each rank's share of a list.
 
-Every rank must make every call. A plain process is rank 0 of 1 and communicates with nobody. Sums of the same numbers
-are the same bits on all ranks, so ranks that branch on a sum take the same branch.
+Every rank must make every call. A plain process is rank 0 of 1 and does not communicate. Sums have the same bits on all
+ranks, so ranks that branch on a sum take the same branch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def all_reduce(tensors: Iterable[Tensor]) -> None:
 
 
 def max_over_ranks(value: int, device: torch.device) -> int:
-    """The largest of the ranks' values."""
+    """Return the largest of the ranks' values."""
     if distributed.ranks() == 1:
         return value
     import torch.distributed as group
@@ -40,13 +40,13 @@ def max_over_ranks(value: int, device: torch.device) -> int:
 
 
 def local_share(items: Sequence[T]) -> list[T]:
-    """This rank's share, `items[rank::ranks]`; `all_gather` puts the shares together again."""
+    """Return this rank's share, `items[rank::ranks]`; `all_gather` reassembles the shares."""
     return list(items[distributed.rank() :: distributed.ranks()])
 
 
 def all_gather(share: Sequence[T]) -> list[T]:
-    """All ranks' items on every rank, in the order they had before `local_share`. They travel as JSON, so they are
-    numbers, texts, and lists and dictionaries of these; a tuple arrives as a list."""
+    """Return all ranks' items on every rank, in the order before `local_share`. They are sent as JSON: numbers, texts,
+    and lists and dictionaries of these; a tuple arrives as a list."""
     if distributed.ranks() == 1:
         return list(share)
     shares = [json.loads(sent) for sent in distributed.exchange(json.dumps(share).encode())]

@@ -1,4 +1,4 @@
-"""FSDP2: language models sharded over the ranks, for updates that no single GPU would hold.
+"""FSDP2: language models sharded over the ranks, for updates that exceed a single GPU.
 
     model = fsdp_sharded(module, device)                  # used like a `BaseModel`
     with model.use_adapter("default") as module:          # training: weights, gradients and moments are sharded
@@ -6,10 +6,10 @@
     with model.gathered(), model.use_adapter(None) as module:
         ...                                               # generation: whole, without communication
 
-FSDP gathers a layer collectively, so all ranks must run the model the same number of times. Generation does not: each
-rank generates another number of tokens. So generation uses a plain copy of the model whose weights have memory only
-while they are gathered. Gradients are shards of the sum over ranks. Checkpoints are whole, under the names of an
-unsharded model: a run may resume with or without sharding. (`r2v.hrl.parallel.zero` is DeepSpeed's way.)
+FSDP gathers a layer collectively, so all ranks must run the model equally often. In generation they do not, because
+each rank generates another number of tokens. Generation therefore uses a plain copy of the model, whose weights have
+memory only while they are gathered. Gradients are shards of the sum over ranks. Checkpoints are whole, under the names
+of an unsharded model: a run may resume with or without sharding. `r2v.hrl.parallel.zero` does the same with DeepSpeed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from r2v.hrl.types import LossFn
 
 
 class ShardedModel:
-    """A model sharded over the ranks, used like a `BaseModel`. All ranks build it of the same model, and call
+    """Model sharded over the ranks, with the interface of `BaseModel`. All ranks build it from the same model, and call
     `gathered` and train in step.
 
-    `root` runs a function as the sharded model's forward pass. `copy` is a plain copy, whose weights have memory only
-    while they are gathered; None where every rank has the whole weights.
+    `root` runs a function as the sharded model's forward pass. `copy`: plain copy, whose weights have memory only while
+    they are gathered; None if every rank has the whole weights.
     """
 
     def __init__(self, model: Any, root: Callable[[Callable[[], Any]], Any], copy: BaseModel | None) -> None:
@@ -46,28 +46,29 @@ class ShardedModel:
 
     @property
     def model(self) -> Any:
-        """The plain model, whose weights have memory within `gathered`."""
+        """The plain model. Its weights have memory only within `gathered`."""
         return (self.copy or self.shards).model
 
     @contextmanager
     def use_adapter(self, adapter: str | None) -> Iterator[Any]:
-        """As of a `BaseModel`: the plain copy within `gathered`, the sharded model otherwise."""
+        """Yield the plain copy within `gathered`, else the sharded model, as `BaseModel` does."""
         plain = self.copy if self.copy is not None and self._users else self.shards
         with plain.use_adapter(adapter) as model:
             yield model
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """As of a `BaseModel`; sharded, unless every rank has the whole weights."""
+        """Return the trained parameters as `BaseModel` does; sharded, unless every rank has the whole weights."""
         return self.shards.trained(adapter)
 
     def wrap_loss(self, loss_fn: LossFn) -> LossFn:
-        """The loss function run as the sharded model's forward pass, so that its backward pass gathers weights too."""
+        """Return the loss function as the sharded model's forward pass, so that its backward pass gathers weights
+        too."""
         return lambda rows: cast(tuple[Tensor, Tensor], self._root(lambda: loss_fn(rows)))
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """The weights are whole on every rank until the block ends; nothing is trained in it. All ranks must enter it;
-        what they do in it may differ."""
+        """Gather the weights on every rank until the block ends; no training in it. All ranks must enter it, but may
+        run different code in it."""
         self.gather()
         try:
             yield
@@ -79,8 +80,8 @@ class ShardedModel:
 
     @torch.no_grad()
     def gather(self) -> BaseModel:
-        """The plain model with the current weights, which stay whole: what a finished training exports. All ranks must
-        make the first call."""
+        """Return the plain model with the current weights, which stay gathered, for the export after training. All
+        ranks must make the first call."""
         if self.copy is not None and not self._users:
             for shard, weight in zip(self.shards.model.parameters(), self.copy.model.parameters(), strict=True):
                 weight.untyped_storage().resize_(weight.numel() * weight.element_size())
@@ -90,10 +91,10 @@ class ShardedModel:
 
 
 def fsdp_sharded(model: Any, device: str, *, from_rank0: bool = False) -> ShardedModel:
-    """The model sharded by FSDP2 over all ranks. Raises UsageError for a model without layers.
+    """Shard the model by FSDP2 over all ranks. Raises UsageError for a model without layers.
 
-    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
-    or a weight whole at a time, never the model."""
+    `from_rank0`: only rank 0 has read the model, on its CPU, and the others have allocated it. A GPU then holds one
+    layer or weight at a time, never the whole model."""
     copy = emptied_copy(model, device)
     read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
     root = _fully_sharded(model, init_device_mesh(torch.device(device).type, (distributed.ranks(),)))
@@ -103,20 +104,20 @@ def fsdp_sharded(model: Any, device: str, *, from_rank0: bool = False) -> Sharde
 
 
 class RootModule(nn.Module):
-    """A module around a model whose forward pass is any function: weights outside the layers (embeddings, head) stay
-    gathered from its begin to the end of its backward pass."""
+    """Module around a model with any function as its forward pass: weights outside the layers (embeddings, head) stay
+    gathered from the begin of the forward to the end of the backward pass."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, act: Callable[[], Any]) -> Any:
-        """Return the result of `act`; the loss must be part of it."""
+        """Return the result of `act`, which must include the loss."""
         return act()
 
 
 def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: str) -> None:
-    """Raises UsageError where this model or placement cannot be sharded, or DeepSpeed is missing."""
+    """Raise UsageError if this model or placement cannot be sharded, or DeepSpeed is missing."""
     shards = h.shards
     if shards == "none":
         return
@@ -147,12 +148,12 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
 
 
 def emptied_copy(model: Any, device: str) -> BaseModel:
-    """A copy of a model that is about to be sharded, whose weights have shapes and no memory. Tied ones stay tied."""
-    memo: dict[int, Any] = {}
+    """Return a copy of a model, before its sharding, whose weights have shapes but no memory. Tied ones stay tied."""
+    copies: dict[int, Any] = {}
     for tensor in model.parameters():
-        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device=device), requires_grad=False)
-        memo[id(tensor)].untyped_storage().resize_(0)
-    emptied = copy.deepcopy(model, memo)
+        copies[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device=device), requires_grad=False)
+        copies[id(tensor)].untyped_storage().resize_(0)
+    emptied = copy.deepcopy(model, copies)
     for module in emptied.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
@@ -161,7 +162,7 @@ def emptied_copy(model: Any, device: str) -> BaseModel:
 
 @torch.no_grad()
 def _share_out(model: Any, read: list[Tensor], device: str) -> None:
-    """Give every rank its shards of what rank 0 has `read`, a weight at a time."""
+    """Send every rank its shards of the weights that rank 0 has `read`, one weight at a time."""
     import torch.distributed as group
 
     for number, shard in enumerate(model.parameters()):
@@ -182,5 +183,5 @@ def _fully_sharded(model: Any, mesh: DeviceMesh) -> RootModule:
     for module in (*layers, root):
         shard: FSDPModule = fully_shard(module, mesh=mesh)
         shard.set_gradient_divide_factor(1.0)
-        shard.set_force_sum_reduction_for_comms(True)  # else NCCL multiplies by 1 on the way
+        shard.set_force_sum_reduction_for_comms(True)  # else NCCL also multiplies by 1
     return root

@@ -3,11 +3,11 @@
     model, engine = zero_sharded(module, adapter, stage=3, lr=1e-5, clip=1.0, device="cuda:0")
     network = Network("actor", model.trained(adapter).values(), ..., engine=engine)
 
-Each network is an engine of its own, which keeps float32 master weights of what it trains, averages gradients over
-ranks, clips and steps. Losses here are shares of a sum, so they are multiplied by the number of ranks first. An engine
-takes no step by a gradient that is not finite on any rank, for all of them look at the same norm. Under ZeRO-3 layers
-are gathered collectively, so generation uses a plain copy (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is
-whole anyway. Checkpoints are whole: a run may resume with another `shards`, to float32's precision.
+Each network has an engine, which keeps float32 master weights, averages gradients over ranks, clips and steps. Losses
+here are shares of a sum, so they are multiplied by the number of ranks first. No engine steps if a gradient is not
+finite on any rank, because all see the same norm. Under ZeRO-3 layers are gathered collectively, so generation uses a
+plain copy (`r2v.hrl.parallel.sharding`); under ZeRO-2 the model is unsharded. Checkpoints are whole: a run may resume
+with another `shards`, to float32's precision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def zero_sharded(
     model: Any, adapter: str | None, *, stage: int, lr: float, clip: float, device: str
 ) -> tuple[ShardedModel, ZeroEngine]:
-    """The model with a DeepSpeed engine that trains its adapter, or all of it. All ranks build it of the same model."""
+    """Return the model and a DeepSpeed engine for its adapter, or all of it. All ranks build it from the same model."""
     copy = emptied_copy(model, device) if stage == 3 else None
     trained = list(BaseModel(model).trained(adapter).values())
     engine = ZeroEngine(RootModule(model), trained, stage=stage, lr=lr, clip=clip, device=device)
@@ -39,7 +39,7 @@ def zero_sharded(
 
 
 class ZeroEngine:
-    """The DeepSpeed engine of one network: its sharded gradients, moments and float32 masters."""
+    """DeepSpeed engine of one network: sharded gradients, moments and float32 masters."""
 
     def __init__(
         self, root: nn.Module, trained: Sequence[Tensor], *, stage: int, lr: float, clip: float, device: str
@@ -55,24 +55,24 @@ class ZeroEngine:
         return self._engine(act)
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Accumulate a micro-batch's gradient, over micro-batches and ranks; `last` of an update. All ranks must
-        call."""
+        """Accumulate a micro-batch's gradient over micro-batches and ranks. `last`: the update's last one. All ranks
+        must call."""
         self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(loss * distributed.ranks())
 
     def step(self, loss_is_finite: bool) -> float:
-        """Step by the clipped gradient, if the loss is finite and the gradient too; returns its norm before clipping,
-        the same on all ranks."""
+        """Step by the clipped gradient if loss and gradient are finite. Return its norm before clipping, equal on all
+        ranks."""
         if not loss_is_finite:
             self._engine.optimizer.zero_grad()
-            self._engine.empty_partition_cache()  # weights prefetched for a next pass
+            self._engine.empty_partition_cache()  # it holds weights prefetched for another pass
             return float("nan")
         self._engine.step()
         return float(self._engine.get_global_grad_norm()) if self._engine.was_step_applied() else float("inf")
 
     def moments(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors, or what `take` makes of each.
-        All ranks must ask."""
+        """Return the optimizer's state in the form of a plain AdamW, each full tensor converted by `take`. All ranks
+        must call."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         steps, state = next(iter(self.optimizer_state.values()))["step"], dict[int, dict[str, Tensor]]()
@@ -82,7 +82,7 @@ class ZeroEngine:
         return {"state": state, "param_groups": self._groups}
 
     def load_moments(self, saved: Mapping[str, Any]) -> None:
-        """Load what `moments` gave, or a plain optimizer's state. All ranks must have it."""
+        """Load a state of `moments`, or of a plain optimizer. All ranks must call."""
         self._begin()
         for index, moments in saved["state"].items():
             for name in _MOMENTS:
@@ -91,21 +91,21 @@ class ZeroEngine:
             moments["step"].fill_(float(saved["state"][0]["step"]) if saved["state"] else 0.0)
 
     def refresh_masters(self) -> None:
-        """Copy the weights to the float32 masters, after the weights have been set from outside."""
+        """Copy the weights to the float32 masters, after an assignment of the weights."""
         self._engine.optimizer.refresh_fp32_params()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The inner optimizer."""
+        """Optimizer inside the engine."""
         return cast(torch.optim.Optimizer, self._engine.optimizer.optimizer)
 
     @property
     def optimizer_state(self) -> dict[Tensor, dict[str, Tensor]]:
-        """State of the inner optimizer, by this rank's flat pieces of the parameters."""
+        """State of that optimizer, by this rank's flat pieces of the parameters."""
         return cast(dict[Tensor, dict[str, Tensor]], self.optimizer.state)
 
     def _begin(self) -> None:
-        """Give the optimizer zero moments. By itself it has none until its first step, so none could be loaded."""
+        """Initialise the moments to 0. The optimizer creates them in its first step, too late for `load_moments`."""
         optimizer = self._engine.optimizer
         pieces = (
             optimizer.single_partition_of_fp32_groups if self._stage == 2 else optimizer.fp32_partitioned_groups_flat
@@ -132,12 +132,12 @@ class ZeroEngine:
 
 
 def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip: float, device: str) -> Any:
-    """A DeepSpeed engine of this ZeRO stage."""
+    """Return a DeepSpeed engine of this ZeRO stage."""
     import deepspeed
     from deepspeed.accelerator import set_accelerator
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-    if device == "cpu":  # DeepSpeed takes whatever GPU it sees
+    if device == "cpu":  # DeepSpeed uses any visible GPU
         set_accelerator(CPU_Accelerator())
         skip_shared_memory_build()
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

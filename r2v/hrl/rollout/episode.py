@@ -1,11 +1,11 @@
-"""The rollout of one episode (an answer, a hint, a better answer), and of many through the wave engine.
+"""Rollout of one episode (an answer, a hint, a better answer), and of many through the wave engine.
 
     answer 1 -> score -> K hints -> K answers -> K scores -> (the episode continues after the first of them) ...
 
 An episode is an async conversation: all episodes that wait for the actor are served in one batch, then all that wait
-for the guidance, then the actor again. Draws are keyed by problem, turn, hint and role, so neither batching nor the
-number of ranks changes what is generated. The reference answer reaches the checker alone: prompts are made of a problem
-without it, and the guidance sees a score only with `guidance.sees_score`.
+for the guidance, then the actor again. Draws are keyed by problem, turn, hint and role, so results do not depend on
+batching or the number of ranks. Only the checker sees the reference answer: prompts are built from a problem without
+it, and the guidance sees a score only with `guidance.sees_score`.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from r2v.llm.waves import Waves
 from r2v.randomness import Key
 
 GenerateFn = Callable[[tuple[GenerationRequest, ...]], Coroutine[Any, Any, tuple[Completion, ...]]]
-"""Awaited with the requests of one conversation at one moment; gives one completion each."""
+"""Simultaneous requests of one conversation -> one completion each."""
 ScoreFn = Callable[[Problem, Sequence[str]], Coroutine[Any, Any, list[float]]]
-"""Awaited with a problem and answers to it; gives the score of each, in [0, 1]."""
+"""A problem and its answers -> the score of each, in [0, 1]."""
 PromptOf = Callable[[Sequence[str]], TokenIds]
-"""The prompt with these earlier texts in it."""
+"""Earlier texts -> the prompt that includes them."""
 Rounds = list[tuple[str, str | None]]
 
 _PATIENCE = 1.0
-"""Seconds that a batch waits for episodes whose checkers are slow, before it is generated without them."""
+"""Seconds that a batch waits for episodes with slow checkers before it is generated without them."""
 
 
 class Prompts(Protocol):
-    """Makes the prompts of both roles; `r2v.hrl.tasks.prompts.Prompter` does."""
+    """Prompts of both roles, such as `r2v.hrl.tasks.prompts.Prompter`."""
 
     def answer(self, problem: Problem, rounds: Sequence[tuple[str, str | None]] = ()) -> TokenIds:
-        """The prompt for an answer, after these rounds of answer and hint."""
+        """Return the prompt for an answer after these rounds of answer and hint."""
         ...
 
     def hint(
         self, problem: Problem, rounds: Sequence[tuple[str, str | None]], answer: str, score: float | None = None
     ) -> TokenIds:
-        """The prompt for a hint to `answer`."""
+        """Return the prompt for a hint to `answer`."""
         ...
 
 
 @runtime_checkable
 class PlayedChecker(Protocol):
-    """Scores answers by what the actor makes of them; `r2v.hrl.rollout.task_rollout.ExecutedActions` does."""
+    """Checker that executes answers with the actor, such as `r2v.hrl.rollout.task_rollout.ExecutedActions`."""
 
     def waves(self, rollout: RolloutConfig) -> Waves:
-        """The wave engine that its worlds need."""
+        """Return the wave engine for the checker's worlds."""
         ...
 
     def scorer(self, actor: GenerateFn, waves: Waves) -> ScoreFn:
-        """The scores of answers, while the actor's weights stay as they are."""
+        """Return the function that scores answers, valid while the actor's weights do not change."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredAnswer:
-    """An answer and its score by the checker, in [0, 1]."""
+    """An answer and the checker's score in [0, 1]."""
 
     answer: Completion
     score: float
@@ -77,7 +77,7 @@ class ScoredAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HintedAnswer:
-    """A hint, and the answer that followed it."""
+    """A hint and the answer after it."""
 
     hint: Completion
     after: ScoredAnswer
@@ -85,9 +85,9 @@ class HintedAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuidedEpisode:
-    """One problem's answers, first to last (the trunk), and the hints that were tried between two of them.
+    """Answers to one problem, first to last (the trunk), and the hints between them.
 
-    `hints[t][0].after` is `turns[t + 1]`; each other hint was followed by one answer that went no further. Without
+    `hints[t][0].after` is `turns[t + 1]`; after each other hint came one answer, at which its branch ends. Without
     guidance the groups are empty.
     """
 
@@ -95,11 +95,11 @@ class GuidedEpisode:
     turns: tuple[ScoredAnswer, ...]
     hints: tuple[tuple[HintedAnswer, ...], ...]
     cut_prompts: int = 0
-    """Prompts in which earlier texts were cut to fit."""
+    """Number of prompts in which earlier texts were cut to fit."""
 
 
 def gather_episodes(share: Sequence[GuidedEpisode]) -> list[GuidedEpisode]:
-    """All ranks' episodes on every rank, in the order of their problems; all must call."""
+    """Return all ranks' episodes on every rank, in the order of their problems. All ranks must call."""
     if distributed.ranks() == 1:
         return list(share)
     return [from_dict(GuidedEpisode, plain) for plain in ranks.all_gather([asdict(episode) for episode in share])]
@@ -107,7 +107,7 @@ def gather_episodes(share: Sequence[GuidedEpisode]) -> list[GuidedEpisode]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContext:
-    """The needs of an episode besides its problem: both policies, prompts, scores, and its length and sampling."""
+    """Inputs of an episode besides its problem: both policies, prompts, scores, length and sampling."""
 
     actor: GenerateFn
     guidance: GenerateFn
@@ -116,14 +116,14 @@ class EpisodeContext:
     h: HierarchicalConfig
     temperature: float = 1.0
     hints: int | None = None
-    """Hints per answer where there is guidance; None: the configuration's."""
+    """Hints per answer with guidance; None: as configured."""
     prompt_tokens: int | None = None
-    """Longest prompt; None: any."""
+    """Limit on a prompt's tokens; None: unlimited."""
 
 
 async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpisode:
-    """Play one episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
-    # The answer and its solution are removed before anything else, so no prompt, however it is made, can leak it.
+    """Play one episode. Raises InputError, naming the problem, if its checker raises or returns no score."""
+    # The answer and its solution are removed first, so that no prompt can leak them.
     prompts = _LimitedPrompts(context, replace(problem, answer="", solution=""))
     request = partial(_request, context, (*key, problem.id))
     first = await context.actor((request(prompts.answer([]), 0, 0, "actor"),))
@@ -145,24 +145,24 @@ async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpi
 
 
 class _LimitedPrompts:
-    """The prompts of one episode, of its problem without the answer, cut to the longest that may be."""
+    """Prompts of one episode, from its problem without the answer, cut to the limit."""
 
     def __init__(self, context: EpisodeContext, shown: Problem) -> None:
         self._prompter, self._limit, self._shown = context.prompter, context.prompt_tokens, shown
         self.cut = 0
-        """Prompts that were cut so far."""
+        """Number of prompts cut so far."""
 
     def answer(self, rounds: Rounds) -> TokenIds:
-        return self._limited(rounds, lambda known: self._prompter.answer(self._shown, known))
+        return self._limited(rounds, lambda shown_rounds: self._prompter.answer(self._shown, shown_rounds))
 
     def hint(self, rounds: Rounds, answer: str, score: float | None) -> TokenIds:
-        def make(known: Rounds) -> TokenIds:
-            return self._prompter.hint(self._shown, known[:-1], known[-1][0], score)
+        def make(shown_rounds: Rounds) -> TokenIds:
+            return self._prompter.hint(self._shown, shown_rounds[:-1], shown_rounds[-1][0], score)
 
         return self._limited([*rounds, (answer, None)], make)
 
     def _limited(self, rounds: Rounds, make: Callable[[Rounds], TokenIds]) -> TokenIds:
-        flat = [text for one in rounds for text in one if text is not None]
+        flat = [text for texts in rounds for text in texts if text is not None]
 
         def of(texts: Sequence[str]) -> TokenIds:
             rest = iter(texts)
@@ -205,7 +205,7 @@ async def _scored(context: EpisodeContext, problem: Problem, answers: Sequence[C
 
 
 def checked_by(checker: Checker, waves: Waves) -> ScoreFn:
-    """A checker's scores, off the event loop."""
+    """Return a checker's scoring function, run off the event loop."""
 
     def scores(problem: Problem, answers: Sequence[str]) -> list[float]:
         return [checked_score(checker, problem, answer) for answer in answers]
@@ -233,11 +233,12 @@ def play_many(
     prompt_tokens: int | None = None,
     rows: RolloutRows | None = None,
 ) -> list[GuidedEpisode]:
-    """This rank's episodes, `group` of each problem side by side: every `ranks`-th of them from `rank` on, in order;
-    `ranks.all_gather` puts all ranks' together. A prompt has `prompt_tokens` at most.
+    """Play and return this rank's share of the episodes (`ranks.local_share`), `group` consecutive ones for each
+    problem.
 
-    `key` begins every draw's key, e.g. (seed, iteration). With temperature 0 everything is greedy and comes without
-    log-probabilities. `versions` of the policies, by role, are noted in their completions. `rows` are those that fit.
+    `key`: prefix of every draw's key, e.g. (seed, iteration). With temperature 0 decoding is greedy and returns no
+    log-probabilities. `versions`: of the policies by role, recorded in their completions. `prompt_tokens`: limit on a
+    prompt. `rows`: completions at a time. Raises InputError as `play` does.
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
@@ -260,20 +261,20 @@ def play_many(
 
 
 def limited(make: PromptOf, texts: Sequence[str], limit: int | None) -> tuple[TokenIds, bool]:
-    """`make(texts)` with at most `limit` tokens (None: any number), and whether something was cut for it.
+    """Return `make(texts)` with at most `limit` tokens (None: unlimited), and True if it was cut.
 
-    Of every earlier text only its end is kept, where the final answer stands: as much of each as fits, so that one long
-    answer costs a part of itself, and never a run. Where the rest alone is too long, the prompt's own end is kept.
+    Earlier texts keep only their ends, with the final answers: the same number of characters each, as many as fit. If
+    the rest alone is too long, the prompt's own end is kept.
     """
     whole = make(texts)
     if limit is None or len(whole) <= limit:
         return whole, False
     low, high, best = 0, max(map(len, texts), default=0), make([""] * len(texts))
     while low < high:  # the most characters of each text with which it fits
-        kept = (low + high + 1) // 2
-        shorter = make([text[-kept:] for text in texts])
+        length = (low + high + 1) // 2
+        shorter = make([text[-length:] for text in texts])
         if len(shorter) <= limit:
-            low, best = kept, shorter
+            low, best = length, shorter
         else:
-            high = kept - 1
+            high = length - 1
     return best[-limit:], True

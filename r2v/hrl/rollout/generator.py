@@ -1,9 +1,9 @@
 """Generation for one role: batches of prompts in, completions with token ids and log-probabilities out.
 
-A `Generator` serves the wave engine. What one conversation requests at the same moment (its K hints) is one call, so
-a wave can tell when no conversation has anything to add. Every draw is keyed. Token ids are kept as drawn and never
-made again from text. Log-probabilities are those that an update of the same policy computes
-(`r2v.hrl.algorithm.logprobs`), so PPO's ratio begins at exactly 1 even where a KV cache rounds bfloat16 differently.
+A `Generator` serves the wave engine. Simultaneous requests of one conversation (its K hints) are one call, so that a
+wave is complete once every conversation has called. Every draw is keyed. Token ids are kept as drawn and never encoded
+again from text. Log-probabilities are computed as in an update of the same policy (`r2v.hrl.algorithm.logprobs`), so
+PPO's ratio begins at exactly 1 even if a KV cache rounds bfloat16 differently.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from r2v.memory.on_device.retry_on_oom import retry_on_oom
 from r2v.randomness import Key
 
 _ROWS = 64
-"""Completions at a time of a generator that was told of no rows."""
+"""Default of the completions at a time."""
 _DIGITS = 9
-"""Log-probabilities are rounded to these decimals: far above what a batch's composition changes in float64."""
+"""Decimals of log-probabilities; a batch's composition changes float64 values only far below them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """One completion to generate. Token i is drawn under `(*key, i)`; temperature 0 is greedy and draws nothing."""
+    """Request of one completion. Token i is drawn under `(*key, i)`; temperature 0 is greedy."""
 
     prompt: TokenIds
     key: Key
     max_tokens: int
     temperature: float = 1.0
     return_logprobs: bool = True
-    """Costs another forward pass."""
+    """True costs another forward pass."""
 
 
 class Generator:
-    """The generation backend of one role.
+    """Generation backend of one role.
 
-    The model's weights must not change while it is in use: it caches the prompts that it has read. A call may be of
-    any size; `rows` bounds how many completions are generated together, and how many are read for their
-    log-probabilities. A batch that does not fit a GPU is made again in halves, and so are all after it. The role's base
-    model is held while it generates, so two generators on a shared base never run with each other's adapter. Where the
-    roles are served (`r2v.hrl.models.served`) the engine draws, and the model here reads what it drew.
+    The model's weights must not change during its use, because it caches the prompts that it has read. A call may have
+    any size; `rows` bounds the completions generated together, and those read for their log-probabilities. A batch that
+    does not fit a GPU is repeated in halves, and so are all later ones. The role's base model is locked during
+    generation, so two generators on a shared base never run with each other's adapter. If the roles are served
+    (`r2v.hrl.models.served`), the engine draws the tokens, and this model computes their log-probabilities.
     """
 
     max_batch = 1 << 30
@@ -67,11 +67,11 @@ class Generator:
         self.roles, self.role, self.version = roles, role, version
         self.rows = rows or RolloutRows(rows={role: _ROWS}, read=_ROWS)
         self.passes = 0
-        """Batches generated so far."""
+        """Number of batches generated so far."""
         with roles.using(role) as model:
             self._end_ids = end_ids(model, roles.tokenizer)
             if prompt_cache is None:
-                prompt_cache = model.device.type == "cpu"  # a GPU's memory is planned without it
+                prompt_cache = model.device.type == "cpu"  # the plan of a GPU's memory does not include it
             local = roles.served is None
             self._prefixes = PrefixCache(model) if local and prompt_cache and PrefixCache.serve(model) else None
         self._adapter = None if local else roles.published(role)
@@ -79,12 +79,12 @@ class Generator:
         self._pad_id: int = min(self._end_ids) if pad is None else pad
 
     def answer(self, questions: Sequence[tuple[GenerationRequest, ...]]) -> list[tuple[Completion, ...]]:
-        """The completions of every conversation's requests, in order; what the wave engine calls."""
+        """Return the completions of every conversation's requests, in order, for the wave engine."""
         completions = iter(self.generate([request for requests in questions for request in requests]))
         return [tuple(next(completions) for _ in requests) for requests in questions]
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """One completion per request, in order, however many."""
+        """Return one completion per request, in order."""
         if self._adapter is not None:
             return self._generate_by_engine(self._adapter, requests)
         completions: dict[int, Completion] = {}
@@ -105,7 +105,7 @@ class Generator:
         return [completion for part in parts for completion in self._generate_batch(part)]
 
     def _generate_by_engine(self, adapter: Adapter, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """All of them at once by the engine; then their log-probabilities by the model here, in as many rows as fit."""
+        """Draw all completions by the engine; compute their log-probabilities by this model, in as many rows as fit."""
         assert self.roles.served is not None
         prompts, draws = _draws(requests)
         drawn = self.roles.served.draw(adapter, prompts, draws, self._end_ids)
@@ -154,11 +154,11 @@ class Generator:
     def _logprobs(
         self, model: Any, requests: Sequence[GenerationRequest], drawn: Sequence[Drawn]
     ) -> dict[int, tuple[float, ...]]:
-        """Log-probabilities by index in the batch, of the requests that want them."""
+        """Return index in the batch -> log-probabilities, for the requests with `return_logprobs`."""
         indices = [index for index, request in enumerate(requests) if request.return_logprobs]
         if not indices:
             return {}
-        found: dict[int, tuple[float, ...]] = {}
+        by_index: dict[int, tuple[float, ...]] = {}
         for start in range(0, len(indices), self.rows.read):
             some = indices[start : start + self.rows.read]
             batch = pad_sequences(
@@ -167,13 +167,13 @@ class Generator:
             with torch.no_grad():
                 logprobs = completion_logprobs(model, batch).double().cpu()
             for index, row, mask in zip(some, logprobs, batch.completion.cpu(), strict=True):
-                # + 0.0 makes -0.0 a 0.0: the two print differently, and records are compared as bytes
-                found[index] = tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
-        return found
+                # + 0.0 turns -0.0 into 0.0: they print differently, and records are compared as bytes
+                by_index[index] = tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
+        return by_index
 
 
 def _draws(requests: Sequence[GenerationRequest]) -> tuple[list[TokenIds], list[Draw]]:
-    """Their prompts, each once, and a draw for each of them."""
+    """Return the distinct prompts, and a draw for each request."""
     prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))}
     draws = [
         Draw(
@@ -189,8 +189,8 @@ def _draws(requests: Sequence[GenerationRequest]) -> tuple[list[TokenIds], list[
 
 
 def _by_length(requests: Sequence[GenerationRequest]) -> list[int]:
-    """Requests by length of prompt. The order is total, so that the order in which they arrived decides nothing, to the
-    last bit."""
+    """Return indices of the requests by length of prompt. The order is total, so that results do not depend on the
+    order of arrival, to the last bit."""
     return sorted(
         range(len(requests)), key=lambda i: (len(requests[i].prompt), requests[i].prompt, str(requests[i].key))
     )

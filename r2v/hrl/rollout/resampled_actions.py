@@ -1,8 +1,7 @@
-"""Resampled actions: answers drawn anew in states of the replay buffer, from which the critic's V heads learn.
+"""Resampled actions: answers drawn anew in states of the replay buffer, to train the critic's V heads.
 
-ArCHer (arXiv 2402.19446) draws one for every row of every update: 12,800 an iteration where the rollout itself has 128
-episodes. Here a resampled answer belongs to its state and the actor's version, so an update that meets the same state
-again in the same iteration is given the same answers.
+ArCHer (arXiv 2402.19446) draws one for every row of every update: 12,800 per iteration for 128 episodes of rollout.
+Here resampled answers are cached by state and the actor's version, so repeated states of an iteration share them.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ from r2v.randomness import Key, digest
 
 
 class ActionResampler:
-    """`critic.draws` answers per state, generated once per version of the actor. `key` begins the key of every draw."""
+    """Source of `critic.draws` answers per state, generated once per version of the actor. `key`: prefix of all
+    keys."""
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, key: Key, rows: RolloutRows | None = None) -> None:
         self.roles, self.count, self.max_tokens = roles, h.critic.draws, h.longest_answer
         self.key, self.rows = key, rows
         self.generated = 0
-        """Answers generated so far."""
+        """Number of answers generated so far."""
         self._version: int | None = None
         self._cache: dict[TokenIds, tuple[TokenIds, ...]] = {}
 
     def sample(self, prompts: Sequence[TokenIds], version: int) -> list[tuple[TokenIds, ...]]:
-        """Per prompt `count` answers (token ids with the end token) of the current actor, whose `version` this is."""
+        """Return `count` answers (token ids with the end token) per prompt, from the current actor of this
+        `version`."""
         if version != self._version:
             self._version, self._cache = version, {}
         missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]

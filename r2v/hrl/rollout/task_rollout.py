@@ -1,11 +1,10 @@
-"""Task rollout: the actor plays a benchmark's episodes, to find task states, and what an action is worth in one.
+"""Task rollout: the actor plays a benchmark's episodes, to collect task states and to score actions in them.
 
     states = task_states(world, specs, roles=roles, encoder=encoder, ...)      # one for each step of each episode
     checker = ExecutedActions(world=world, states=states, encoder=encoder, max_tokens=24)
 
-An action's score is 1 where the task succeeds when it is played in its state and the actor goes on greedily without
-hints, with the weights that it has then; else 0. The state is reached by playing its actions again, so any benchmark
-serves, without snapshots.
+An action's score is 1 if the task succeeds after it when the actor continues greedily, without hints and with its
+current weights; else 0. The state is restored by playing its actions again, so benchmarks need no snapshots.
 """
 
 from __future__ import annotations
@@ -32,65 +31,65 @@ from r2v.rollout.model_factory import engine
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 TRIES = 3
-"""Times that an action is played in a world that breaks."""
+"""Attempts to play an action in a world that breaks."""
 _FREE = Price(input=0.0, output=0.0, seconds_per_call=0.0, seconds_per_token=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedReplies:
-    """A chat model whose replies a `Generator` generates, greedily."""
+    """Chat model with the greedy replies of a `Generator`."""
 
     generate: GenerateFn
     encoder: Encoder
 
     async def reply(self, request: Request) -> Reply:
-        """The reply to a conversation."""
-        wanted = GenerationRequest(
+        """Return the reply to a conversation."""
+        generation = GenerationRequest(
             prompt=tuple(self.encoder(request.messages)),
             key=request.key,
             max_tokens=request.max_tokens,
             temperature=0.0,
             return_logprobs=False,
         )
-        [completion] = await self.generate((wanted,))
+        [completion] = await self.generate((generation,))
         return Reply(samples=(Sample(text=completion.text),), usage=Usage(), model="actor")
 
     def actor(self, max_tokens: int) -> GreedyActor:
-        """The model as an actor whose actions have so many tokens at most."""
+        """Return the model as an actor with a limit on its actions' tokens."""
         return GreedyActor(PricedModel(self, _FREE, "slm", max_tokens), "slm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutedActions:
-    """Scores actions by playing them from their states to the end."""
+    """Checker of actions, which plays them from their states to the end."""
 
     world: RolloutWorld
     states: dict[str, TaskState]
-    """By their problems' ids."""
+    """Problem id -> state."""
     encoder: Encoder
     max_tokens: int
-    """Longest action of the actor that goes on."""
+    """Limit on the tokens of the continuing actor's actions."""
 
     @classmethod
     def of(cls, world: RolloutWorld, states: Iterable[TaskState], encoder: Encoder, max_tokens: int) -> ExecutedActions:
-        """Of these states."""
-        return cls(world=world, states={one.id: one for one in states}, encoder=encoder, max_tokens=max_tokens)
+        """Return the checker of these states."""
+        return cls(world=world, states={state.id: state for state in states}, encoder=encoder, max_tokens=max_tokens)
 
     def waves(self, rollout: RolloutConfig) -> Waves:
-        """A wave engine for worlds of this kind."""
+        """Return a wave engine for the benchmark's worlds."""
         return engine(rollout, self.world.benchmark)
 
     def scorer(self, actor: GenerateFn, waves: Waves) -> ScoreFn:
-        """Scores by what `actor` makes of an action; what was played once is remembered, for greedy actors draw
-        nothing. Raises EnvironmentFault where a world breaks `TRIES` times."""
+        """Return the function that scores actions, continued by `actor`. Scores are cached, because greedy actors are
+        deterministic. It raises EnvironmentFault if a world breaks `TRIES` times."""
         greedy = GeneratedReplies(generate=actor, encoder=self.encoder).actor(self.max_tokens)
-        known: dict[tuple[str, str], float] = {}
+        scores: dict[tuple[str, str], float] = {}
 
         async def score(problem: Problem, answers: Sequence[str]) -> list[float]:
             for text in dict.fromkeys(answers):
-                if (problem.id, text) not in known:
-                    known[problem.id, text] = await self._value(self.states[problem.id], text, greedy, waves)
-            return [known[problem.id, text] for text in answers]
+                if (problem.id, text) not in scores:
+                    scores[problem.id, text] = await self._value(self.states[problem.id], text, greedy, waves)
+            return [scores[problem.id, text] for text in answers]
 
         return score
 
@@ -123,8 +122,8 @@ def task_states(
     rollout: RolloutConfig,
     rows: RolloutRows | None = None,
 ) -> list[TaskState]:
-    """The states of the actor's own greedy episodes, one for each action, in the order of `specs`; episodes whose
-    world broke have none. All ranks must call: each plays its share."""
+    """Return the states of the actor's greedy episodes, one for each action, in the order of `specs`; none for episodes
+    whose world broke. All ranks must call: each plays its share."""
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
     with roles.gathered("actor"):
         waves = engine(rollout, world.benchmark)
@@ -133,8 +132,8 @@ def task_states(
         own: Iterable[partial[Coroutine[Any, Any, list[TaskState]]]] = (
             partial(_states, world.start(spec), actor, waves) for spec in ranks.local_share(specs)
         )
-        found = waves.run(own)
-    plain = ranks.all_gather([[state.plain() for state in states] for states in found])
+        own_states = waves.run(own)
+    plain = ranks.all_gather([[state.plain() for state in states] for states in own_states])
     return [TaskState.of(state, spec) for spec, states in zip(specs, plain, strict=True) for state in states]
 
 

@@ -1,11 +1,10 @@
 """Training samples from episodes: the actor's answers, the guidance's hints, and the critic's transitions.
 
-An episode is a trunk of H answers. After each answer but the last come K hints, each followed by an answer of its own;
-the trunk continues after the first hint. The actor learns from the trunk's answers and, at the last turn, from all K,
-each with the weight 1/K: these end the episode, so their value is known. Before the last turn the answers beside the
-trunk have no successors, so they only reward the hint that they follow. The guidance learns from every hint. The critic
-gets, for each answer but the last, one transition to each of the K observations that followed it, and every last answer
-as a terminal one.
+An episode is a trunk of H answers. After each answer but the last come K hints, each with an answer of its own; the
+trunk continues after the first hint. The actor learns from the trunk's answers and, at the last turn, from all K, each
+with the weight 1/K: these end the episode, so their value is known. Earlier answers outside the trunk have no
+successors and only reward their hint. The guidance learns from every hint. The critic gets, for each answer but the
+last, one transition to each of the K next observations, and every last answer as a terminal one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from r2v.hrl.types import Completion, TokenIds
 
 @dataclass(frozen=True, kw_only=True)
 class Transitions:
-    """M transitions (o, y, rho, o') for the replay buffer. A terminal one repeats o as o', which is never read."""
+    """M transitions (o, y, rho, o') for the replay buffer. A terminal one has o as o', which is never read."""
 
     observations: list[TokenIds]
     actions: list[TokenIds]
@@ -33,21 +32,21 @@ class Transitions:
     reward: Tensor
     done: Tensor
     version: Tensor
-    """Of the guidance that led to o'."""
+    """(M,): version of the guidance that led to o'."""
 
 
 def successors(episode: GuidedEpisode, turn: int) -> list[ScoredAnswer]:
-    """The answers at a turn after the first: one for every hint to the answer before it, or the trunk's alone."""
+    """Return the answers at a turn after the first: one for every hint to the previous answer, or only the trunk's."""
     return [hinted.after for hinted in episode.hints[turn - 1]] or [episode.turns[turn]]
 
 
 def last_answers(episode: GuidedEpisode) -> list[ScoredAnswer]:
-    """The last answers: one for every hint to the answer before them, or the trunk's alone."""
+    """Return the last answers: one for every hint to the previous answer, or only the trunk's."""
     return successors(episode, len(episode.turns) - 1) if len(episode.turns) > 1 else [episode.turns[0]]
 
 
 def answers_of(episodes: Sequence[GuidedEpisode]) -> AnswerBatch:
-    """The answers that the actor learns from."""
+    """Return the actor's training samples."""
     completions: list[Completion] = []
     turns: list[int] = []
     trajectories: list[list[int]] = []
@@ -78,7 +77,7 @@ def answers_of(episodes: Sequence[GuidedEpisode]) -> AnswerBatch:
 
 
 def hints_of(episodes: Sequence[GuidedEpisode]) -> HintBatch:
-    """The hints that the guidance learns from; there must be some."""
+    """Return the guidance's training samples; the episodes must have hints."""
     groups = [
         (episode, before, group)
         for episode in episodes
@@ -104,14 +103,14 @@ def hints_of(episodes: Sequence[GuidedEpisode]) -> HintBatch:
 
 
 def _says_right(hint: str, before: ScoredAnswer) -> bool:
-    """A hint without a verdict counts as a wrong one, whichever that is: silence must not be rewarded."""
-    given = verdict(hint)
-    return not before.score >= 0.5 if given is None else given
+    """True if the hint calls the answer right. A hint without a verdict counts as misjudging: it earns no bonus."""
+    stated = verdict(hint)
+    return not before.score >= 0.5 if stated is None else stated
 
 
 def transitions_of(episodes: Sequence[GuidedEpisode], weights: Sequence[float], version: int) -> Transitions:
-    """The transitions of the actor's answers. `weights` are the actor's shares of the scores, per turn; `version` is
-    the guidance's."""
+    """Return the transitions of the actor's answers. `weights`: the actor's shares of the scores by turn. `version`:
+    that of the guidance."""
     rows: list[tuple[TokenIds, TokenIds, TokenIds, float, float, bool]] = []
     for episode in episodes:
         for turn, scored in enumerate(episode.turns[:-1]):
@@ -138,7 +137,7 @@ _RIGHT, _WRONG = ("right", "correct", "keep it"), ("wrong", "incorrect", "not ri
 
 
 def verdict(hint: str) -> bool | None:
-    """True if a hint calls the answer right; None where it gives no verdict. The last verdict counts.
+    """Return True if a hint calls the answer right, None without a verdict. The last verdict counts.
 
     >>> verdict("Keep it"), verdict("that is not right"), verdict("sum is 11")
     (True, False, None)
@@ -150,7 +149,7 @@ def verdict(hint: str) -> bool | None:
 
 
 def leaks_answer(hint: str, answer: str) -> bool:
-    """True if a hint contains the reference answer as a word of its own, boxed or not.
+    """True if a hint contains the reference answer as a separate word, boxed or not.
 
     >>> leaks_answer("sum is 11", "11"), leaks_answer("sum is 110", "11")
     (True, False)

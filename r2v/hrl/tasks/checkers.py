@@ -3,10 +3,10 @@
     checker_of("auto", problems)(problem, "... #### 72")     # 1.0
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
-compares what the last \\boxed{} says, or stands after ####, by its mathematical meaning, with math-verify
-(`r2v.hrl.tasks.equivalence`); `program` runs the answer's code and the problem's own tests in two sandboxes.
-`auto` chooses by the reference answers: boxes, else assertions, else numbers, else words. `package.module:function` is
-a checker of one's own (docs/extending/checker.md).
+compares the mathematical meaning of the last \\boxed{}, or of the text after ####, by math-verify
+(`r2v.hrl.tasks.equivalence`); `program` runs the answer's code and the problem's tests in two sandboxes. `auto` chooses
+by the reference answers: boxes, else assertions, else numbers, else words. `package.module:function` is a custom
+checker (docs/extending/checker.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from r2v.sandbox.process import lacking, require
 from r2v.sandbox.verdict import passes
 
 Checker = Callable[[Problem, str], float]
-"""(problem, the answer's text) -> score in [0, 1]; 1 is right."""
+"""(problem, text of the answer) -> score in [0, 1]; 1 is right."""
 CheckerName = Literal["numeric", "exact", "boxed", "program"]
 
 LIMITS = Limits()
@@ -37,23 +37,22 @@ LIMITS = Limits()
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
 _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
-_SECTION = "hierarchical.problems"
-_KEY = f"{_SECTION}.checker"
+_KEY = "hierarchical.problems.checker"
 _CLOSE = 1e-6
 _REMARK = re.compile(r"\([^()]*\)")
 
 
 def kind_of(name: str, problems: Sequence[Problem]) -> str:
-    """The checker's name, or path: that of `auto` by the problems' answers."""
+    """Return the checker's name or path; `auto` is resolved by the problems' answers."""
     return infer_checker(problems) if name == "auto" else name
 
 
 def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = False) -> Checker:
-    """The checker of this name, or at this path `package.module:function`; `auto` is chosen by the problems' answers.
-    `unsafe`: where there is no sandbox, programs run without one, and a line says so.
+    """Return the checker of this name or path `package.module:function`; `auto` is chosen by the problems' answers.
+    `unsafe`: without a sandbox, log a warning and run programs outside one.
 
     Raises UsageError for an unknown name or a path that cannot be loaded, InputError for a reference answer that this
-    checker can never score as right, and EnvironmentFault where programs are to run in a sandbox and there is none.
+    checker can never score as right, and EnvironmentFault if programs need a sandbox and it is missing.
     """
     kind = kind_of(name, problems)
     checkers: dict[str, Checker] = {"numeric": numeric, "exact": exact, "boxed": boxed, "program": program}
@@ -66,16 +65,16 @@ def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = Fa
 
 
 def _runs_unsafe(allowed: bool) -> bool:
-    """True if programs run without a sandbox. Raises EnvironmentFault where there is none and that is not allowed."""
+    """True if programs run without a sandbox. Raises EnvironmentFault if it is missing and that is not allowed."""
     require(allowed)
     reason = lacking()
     if reason:
-        logger.warning("%s.unsafe=true: code that the model writes runs WITHOUT a sandbox (%s)", _SECTION, reason)
+        logger.warning("the model's code runs WITHOUT a sandbox: hierarchical.problems.unsafe=true reason=%s", reason)
     return bool(reason)
 
 
 def infer_checker(problems: Sequence[Problem]) -> CheckerName:
-    """The checker that fits all these reference answers."""
+    """Return the checker that fits all reference answers. Raises UsageError without problems."""
     answers = [problem.answer for problem in problems]
     if not answers:
         raise UsageError(
@@ -89,13 +88,13 @@ def infer_checker(problems: Sequence[Problem]) -> CheckerName:
 
 
 def checked_score(checker: Checker, problem: Problem, answer: str) -> float:
-    """The checker's score, in [0, 1]. Raises InputError, in one line that names the problem, where the checker raises
-    or gives anything else; errors of R2V pass unchanged."""
+    """Return the checker's score in [0, 1]. Raises InputError, in one line that names the problem, if the checker
+    raises or returns anything else; errors of R2V pass unchanged."""
     try:
         score = float(checker(problem, answer))
     except R2VError:
         raise
-    except Exception as error:  # a checker of somebody else's may raise anything
+    except Exception as error:  # a custom checker may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
             f"problem {problem.id}: its checker failed on the answer {_shown(answer)} ({reason}); mend the "
@@ -110,10 +109,10 @@ def checked_score(checker: Checker, problem: Problem, answer: str) -> float:
 
 
 def numeric(problem: Problem, answer: str) -> float:
-    """1 where the answer's final number is the problem's: the one that #### marks, or the last one in the last box, or
-    else the last of all. Equal means within a millionth of its size."""
-    wanted, got = number(problem.answer), _marked_number(answer) if "####" in answer else _last_number(answer)
-    return float(wanted is not None and got is not None and _equal(wanted, got))
+    """Return 1 if the answer's final number equals the problem's, within a relative 1e-6, else 0. The final number is
+    the one after ####, or the last one in the last box, or the last one of all."""
+    expected, got = number(problem.answer), _marked_number(answer) if "####" in answer else _last_number(answer)
+    return float(expected is not None and got is not None and _equal(expected, got))
 
 
 def _last_number(answer: str) -> Fraction | None:
@@ -121,34 +120,34 @@ def _last_number(answer: str) -> Fraction | None:
 
 
 def _marked_number(answer: str) -> Fraction | None:
-    """The number after the last ####: the first of its line, or of what an equation there comes to. A remark in
-    brackets does not count: `#### 12 (which is 3*4)` is 12."""
+    """Return the first number of the line after the last ####, or of the right side of an equation there; None without
+    one. A remark in brackets does not count: `#### 12 (which is 3*4)` is 12."""
     line = next((line for line in _final(answer).splitlines() if line.strip()), "")
     bare = _REMARK.sub("", line) if number(_REMARK.sub("", line), last=True) is not None else line
-    found = _NUMBER.findall(bare.rpartition("=")[2]) or _NUMBER.findall(bare)
-    return _fraction(found[0]) if found else None
+    numbers = _NUMBER.findall(bare.rpartition("=")[2]) or _NUMBER.findall(bare)
+    return _fraction(numbers[0]) if numbers else None
 
 
 def exact(problem: Problem, answer: str) -> float:
-    """1 where the words after the last #### (or in the last box, or all of them) are the problem's."""
+    """Return 1 if the words after the last #### (or in the last box, or all) are the problem's, else 0."""
     return float(_plain(_final(answer)) == _plain(problem.answer))
 
 
 def boxed(problem: Problem, answer: str) -> float:
-    """1 where the last box, or without one what follows the last ####, means what the problem's does."""
-    got, held = last_boxed(answer), last_boxed(problem.answer)
+    """Return 1 if the last box, or else the text after the last ####, is equivalent to the problem's, else 0."""
+    got, reference = last_boxed(answer), last_boxed(problem.answer)
     if got is None and "####" in answer:
         got = answer.rpartition("####")[2].strip()
-    return float(bool(got) and got is not None and same(problem.answer if held is None else held, got))
+    return float(bool(got) and got is not None and same(problem.answer if reference is None else reference, got))
 
 
 def number(text: str, *, last: bool = False) -> Fraction | None:
-    """The only (or the last) number of a text, exactly; None where there is none, or several and not the last is asked
-    for. Thousands' commas, signs, decimals, exponents and a/b are understood."""
-    found = _NUMBER.findall(text)
-    if not found or (len(found) > 1 and not last):
+    """Return the only (or the last) number of a text, exactly; None without a number, or with several unless `last`.
+    Thousands' commas, signs, decimals, exponents and a/b are understood."""
+    numbers = _NUMBER.findall(text)
+    if not numbers or (len(numbers) > 1 and not last):
         return None
-    return _fraction(found[-1])
+    return _fraction(numbers[-1])
 
 
 def _fraction(text: str) -> Fraction | None:
@@ -163,16 +162,16 @@ def _equal(left: Fraction, right: Fraction) -> bool:
 
 
 def _final(answer: str) -> str:
-    """The marked part of an answer, where the final one stands; without a mark all of it."""
+    """Return the marked part of an answer, after #### or in the last box; without a mark all of it."""
     if "####" in answer:
         return answer.rpartition("####")[2]
-    held = last_boxed(answer)
-    return answer if held is None else held
+    boxed_text = last_boxed(answer)
+    return answer if boxed_text is None else boxed_text
 
 
 def _plain(text: str) -> str:
-    held = last_boxed(text)
-    return " ".join((text if held is None else held).split()).strip(" .").casefold()
+    boxed_text = last_boxed(text)
+    return " ".join((text if boxed_text is None else boxed_text).split()).strip(" .").casefold()
 
 
 def _require_answers(kind: str, problems: Sequence[Problem]) -> None:
@@ -206,12 +205,12 @@ def _shown(text: str) -> str:
 
 
 def program(problem: Problem, answer: str, *, unsafe: bool = False) -> float:
-    """1 where the answer's code (the last fenced block, or all of it) passes the problem's tests; 0 where it raised,
-    was cut off, or left before the tests were through.
+    """Return 1 if the answer's code (the last fenced block, or all of it) passes the problem's tests, and 0 if it
+    raises, is cut off, or exits before the tests end.
 
     The code runs alone; the tests run in a process that it cannot reach, and compare plain values
-    (`r2v.sandbox.verdict`). Raises EnvironmentFault where there is no sandbox (and not `unsafe`), and InputError for
-    tests that cannot be judged.
+    (`r2v.sandbox.verdict`). Raises EnvironmentFault without a sandbox (unless `unsafe`), and InputError for tests that
+    cannot be judged.
     """
     blocks = _BLOCK.findall(answer)
     try:

@@ -2,10 +2,10 @@
 
     same(r"\\frac{\\sqrt3}{2}", r"\\dfrac{\\sqrt{3}}{2}")     # True
 
-math-verify reads both with a grammar of LaTeX and compares them with sympy, which for some answers (a tower of powers)
-never ends. So it runs in a child process of its own, which may use 10 seconds of processor time a question: then the
-kernel ends it, whatever it is in, the answer counts as not equal, and the next question starts another one. Processor
-time, not the clock: a busy machine changes no score.
+math-verify parses both with a grammar of LaTeX and compares them with sympy, which never ends for some answers (a tower
+of powers). It therefore runs in a child process with 10 seconds of processor time per comparison. After that the kernel
+ends it, the answer counts as not equal, and the next comparison starts a new child. Processor time instead of the
+clock, because a busy machine must not change scores.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @lru_cache(maxsize=100_000)
-def same(wanted: str, got: str) -> bool:
-    """True if `got` says what `wanted` does. Raises EnvironmentFault where math-verify cannot be run."""
-    wanted, got = _bare(wanted), _bare(got)
-    if "".join(wanted.split()) == "".join(got.split()):
+def same(expected: str, got: str) -> bool:
+    """True if `got` is equivalent to `expected`. Raises EnvironmentFault if math-verify cannot be run."""
+    expected, got = _bare(expected), _bare(got)
+    if "".join(expected.split()) == "".join(got.split()):
         return True
-    if _PLAIN_NUMBER.fullmatch(wanted) and _PLAIN_NUMBER.fullmatch(got):
-        return Fraction(wanted) == Fraction(got)
-    return _CHILD.same(wanted, got)
+    if _PLAIN_NUMBER.fullmatch(expected) and _PLAIN_NUMBER.fullmatch(got):
+        return Fraction(expected) == Fraction(got)
+    return _CHILD.same(expected, got)
 
 
 def _bare(text: str) -> str:
@@ -44,21 +44,21 @@ def _bare(text: str) -> str:
 
 
 class EquivalenceProcess:
-    """The child process, started when it is first asked and again after it was ended. Threads take turns. A comparison
-    may use `seconds` of processor time."""
+    """Child process for comparisons, started on first use and again after its end. Threads take turns. `seconds`: limit
+    on the processor time of a comparison."""
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._lock, self._seconds = threading.Lock(), seconds
         self._child: subprocess.Popen[str] | None = None
         self._owner = 0
 
-    def same(self, wanted: str, got: str) -> bool:
-        """True if the two are equal; False where the comparison used up its processor time or its memory."""
+    def same(self, expected: str, got: str) -> bool:
+        """True if both are equivalent; False if not, or if the comparison exceeded its processor time or memory."""
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
             try:
-                child.stdin.write(f"{wanted.encode().hex()} {got.encode().hex()}\n")
+                child.stdin.write(f"{expected.encode().hex()} {got.encode().hex()}\n")
                 child.stdin.flush()
             except BrokenPipeError:
                 return self._ended()
@@ -84,7 +84,7 @@ class EquivalenceProcess:
         return False
 
     def close(self) -> None:
-        """End the child process, if there is one of ours."""
+        """End the child process, unless a parent process started it."""
         child, self._child = self._child, None
         if child is not None and self._owner == os.getpid():
             child.kill()
@@ -96,24 +96,24 @@ atexit.register(_CHILD.close)
 
 
 def _serve(seconds: float) -> None:
-    """Answer questions from the standard input, a line each, until it is closed."""
+    """Answer comparisons from the standard input, one per line, until it is closed."""
     import logging
     import resource
     import signal
 
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    logging.disable(logging.CRITICAL)  # it warns of each expression that it cannot read
+    logging.disable(logging.CRITICAL)  # math-verify warns of each expression that it cannot parse
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     print(_READY, flush=True)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF, which nobody handles here, ends the process
-        wanted, got = (
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF, without a handler, ends the process
+        expected, got = (
             parse(f"\\boxed{{{bytes.fromhex(part).decode()}}}", forms, parsing_timeout=None) for part in line.split(" ")
         )
-        equal = verify(wanted, got, timeout_seconds=None)
+        equal = verify(expected, got, timeout_seconds=None)
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(int(equal), flush=True)
 

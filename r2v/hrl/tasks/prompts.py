@@ -4,8 +4,8 @@
     hint             problem, answer, "Give a hint."                            -> hint
     next answer      problem, answer, "Hint: ... Answer again."                 -> answer
 
-and so on for any number of turns. Instructions for general models stand in the system message; the user messages are so
-short that the bundled toy policy knows every word of them. Token ids end where the reply begins.
+and so on for any number of turns. Instructions for general models are in the system message; the user messages use only
+the vocabulary of the bundled toy policy. Token ids end where the reply begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.policy.chat_template import usable_tokenizer, with_stopped_clock
 
 Round = tuple[str, str | None]
-"""An answer and the hint that was given to it; None where nobody gave one."""
+"""An answer and the hint to it; None without one."""
 
 _ENDINGS = {
     "boxed": "Think step by step, then put the final answer in \\boxed{}.",
@@ -31,25 +31,25 @@ GUIDANCE_INSTRUCTIONS = (
 
 
 def instructions_for(checker: str) -> str:
-    """Instructions of the actor, so that an answer which obeys can be scored by this checker (a name of CHECKERS other
-    than auto, or one's own, which is taken to look after ####)."""
+    """Return the actor's instructions for answers that this checker can score: `boxed`, `program`, or any other, which
+    is assumed to read the text after ####."""
     ending = _ENDINGS.get(checker, _MARKED)
     return f"Solve the problem. {ending} When you are given a hint, use it if it is right, and answer again."
 
 
 def revision_request(hint: str | None) -> str:
-    """The message that asks for the next answer."""
+    """Return the message that requests the next answer."""
     return "Answer again." if hint is None else f"Hint: {hint}\nAnswer again."
 
 
 def hint_request(score: float | None) -> str:
-    """The message that asks for a hint; `score` is the answer's, where the guidance may know it."""
+    """Return the message that requests a hint. `score`: the answer's, if the guidance may see it."""
     return "Give a hint." if score is None else f"Score: {score:g}. Give a hint."
 
 
 class Prompter:
-    """Makes prompts with a tokenizer; `instructions` are the actor's, `enable_thinking` is passed to the chat template.
-    Raises UsageError where the tokenizer has no chat template or no end token."""
+    """Prompts through a tokenizer's chat template, which gets `enable_thinking`. `instructions`: the actor's. Raises
+    UsageError for a tokenizer without a chat template or an end token."""
 
     def __init__(self, tokenizer: Any, instructions: str | None = None, *, enable_thinking: bool = False) -> None:
         self.tokenizer, self.instructions = tokenizer, instructions or instructions_for("numeric")
@@ -58,13 +58,13 @@ class Prompter:
             self._has_system = self._takes_system()
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """The prompt for an answer, after these rounds of answer and hint."""
+        """Return the prompt for an answer after these rounds of answer and hint."""
         return self._ids(self.instructions, self._messages(problem, rounds))
 
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """The prompt for a hint to `answer`; `score` is the answer's, where the guidance may know it."""
+        """Return the prompt for a hint to `answer`. `score`: the answer's, if the guidance may see it."""
         turns = [*self._messages(problem, rounds), _turn("assistant", answer), _turn("user", hint_request(score))]
         return self._ids(GUIDANCE_INSTRUCTIONS, turns)
 
@@ -96,7 +96,7 @@ class Prompter:
         return [int(token) for token in encoded]
 
     def _takes_system(self) -> bool:
-        """True if the template accepts a system message; Gemma's, for one, refuses it."""
+        """True if the template accepts a system message; Gemma's refuses it."""
         try:
             self._rendered([_turn("system", "a"), _turn("user", "b")])
         except Exception:  # a Jinja template may raise anything

@@ -1,12 +1,11 @@
-"""Task states: points of a benchmark's episodes as problems, to which an answer is the next action.
+"""Task states: steps of a benchmark's episodes as problems, whose answers are the next action.
 
     state = TaskState(spec=spec, actions=("open ticket 7",), messages=view.messages)
-    state.problem().id           # names the task, its seed, the perturbations' and the step
-    TaskPrompter(encoder, states).answer(state.problem())     # the prompt that the policy acts on in an evaluation
+    state.problem().id           # task, seed, perturbation seed and step
+    TaskPrompter(encoder, states).answer(state.problem())     # the policy's prompt in an evaluation
 
-The first answer is what the actor would do, the guidance hints to it (step-level guidance), and the next answer is what
-it does instead. There is no reference answer: what an action is worth is found by playing it
-(`r2v.hrl.rollout.task_rollout`).
+The first answer is the actor's action, the guidance hints to it (step-level guidance), and the next answer is its
+revised action. Without a reference answer, an action is scored by playing it (`r2v.hrl.rollout.task_rollout`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STATES_FILE = "task_states.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskState:
-    """A point of an episode: what is played, what was done so far, and the conversation that it led to."""
+    """A step of an episode: its specification, the actions so far, and the resulting conversation."""
 
     spec: EpisodeSpec
     actions: tuple[str, ...]
@@ -41,17 +40,17 @@ class TaskState:
 
     @property
     def id(self) -> str:
-        """Names the state."""
+        """Identifier from task, seeds and step."""
         task, seed, perturbed = self.spec.task.task_id, self.spec.seed, self.spec.perturbation_seed
         return f"{episode_id(task, seed, perturbed)}#{len(self.actions)}"
 
     def problem(self) -> Problem:
-        """The state as a problem. Its text is for people: prompts are made of the messages."""
+        """Return the state as a problem. Its text is for people; prompts are built from the messages."""
         text = "\n".join(f"{message.role}: {message.text}" for message in self.messages)
         return Problem(id=self.id, text=text, answer="", split="train")
 
     def plain(self) -> dict[str, Any]:
-        """The state as JSON has it; of what is played, the names alone."""
+        """Return the state for JSON, with the specification's identifiers only."""
         return {
             "task_id": self.spec.task.task_id,
             "seed": self.spec.seed,
@@ -62,7 +61,7 @@ class TaskState:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], spec: EpisodeSpec) -> TaskState:
-        """The state that `plain` was made of; `spec` is the one of its task."""
+        """Return the state of a `plain` record. `spec`: that of its task."""
         return cls(
             spec=replace(spec, perturbation_seed=plain["perturbation_seed"]),
             actions=tuple(plain["actions"]),
@@ -71,44 +70,43 @@ class TaskState:
 
 
 class TaskPrompter:
-    """Makes the prompts of task states: the first answer's is the one that the policy acts on everywhere, later ones
-    go on from it as a conversation."""
+    """Prompts of task states: for the first answer the policy's usual prompt, which later ones continue as a
+    conversation."""
 
     def __init__(self, encoder: Encoder, states: Iterable[TaskState]) -> None:
         self._encoder, self._messages = encoder, {state.id: state.messages for state in states}
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """The prompt for an action, after these rounds of action and hint."""
+        """Return the prompt for an action after these rounds of action and hint."""
         return self._ids(self._conversation(problem, rounds))
 
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """The prompt for a hint to the action `answer`; without instructions where a long goal leaves no room for
-        them."""
-        asked = [Message(role="assistant", content=answer), Message(role="user", content=hint_request(score))]
-        said = [*self._conversation(problem, rounds), *asked]
+        """Return the prompt for a hint to the action `answer`, without instructions if a long goal leaves no room."""
+        request = [Message(role="assistant", content=answer), Message(role="user", content=hint_request(score))]
+        messages = [*self._conversation(problem, rounds), *request]
         try:
-            return self._ids([Message(role="system", content=GUIDANCE_INSTRUCTIONS), *said])
+            return self._ids([Message(role="system", content=GUIDANCE_INSTRUCTIONS), *messages])
         except InputError:
-            return self._ids(said)
+            return self._ids(messages)
 
     def _conversation(self, problem: Problem, rounds: Sequence[Round]) -> list[Message]:
-        said = list(self._messages[problem.id])
+        messages = list(self._messages[problem.id])
         for answer, hint in rounds:
-            said.append(Message(role="assistant", content=answer))
-            said.append(Message(role="user", content=revision_request(hint)))
-        return said
+            messages.append(Message(role="assistant", content=answer))
+            messages.append(Message(role="user", content=revision_request(hint)))
+        return messages
 
     def _ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(self._encoder(messages))
 
 
 def divided(states: Sequence[TaskState], settings: ProblemsConfig) -> tuple[list[TaskState], list[TaskState]]:
-    """(training states, held-out states): no task is on both sides, and its id decides on which it is. Raises
-    InputError where there are too few."""
+    """Return (training states, held-out states), split by a hash of the task's id, so that no task is in both. Raises
+    InputError if none is left to train on."""
     tasks: dict[str, list[TaskState]] = {}
-    for state in sorted(states, key=lambda one: digest("held out", one.spec.task.task_id)):
+    for state in sorted(states, key=lambda state: digest("held out", state.spec.task.task_id)):
         tasks.setdefault(state.spec.task.task_id, []).append(state)
     held_out: list[TaskState] = []
     trained: list[TaskState] = []
@@ -124,12 +122,13 @@ def divided(states: Sequence[TaskState], settings: ProblemsConfig) -> tuple[list
 
 
 def write_states(folder: Path, states: Sequence[TaskState]) -> None:
-    """Keep the states in an attempt's folder: a run that is resumed trains on the same ones."""
+    """Write the states into an attempt's folder, so that a resumed run trains on the same ones."""
     write_lines(folder / STATES_FILE, (json.dumps(state.plain()) for state in states))
 
 
 def read_states(folder: Path, specs: Sequence[EpisodeSpec]) -> list[TaskState] | None:
-    """The states that lie in a folder, of these episodes; None where there are none."""
+    """Return the states in a folder; None without a file. Raises InputError for states of other episodes than
+    `specs`."""
     path = folder / STATES_FILE
     if not path.exists():
         return None

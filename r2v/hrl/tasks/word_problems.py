@@ -1,10 +1,10 @@
-"""The bundled problems: two-step arithmetic in a few plain sentences.
+"""Bundled problems: two-step arithmetic in a few plain sentences.
 
     Ann has 4 apples and buys 7. Bob has 3 times as many. How many has Bob?
 
-A problem is a combination of two operations and three numbers, in one of several wordings. The key of a combination
-decides, whatever the seed, whether it belongs to the split `train`, `tune` or `eval`: no combination is in two of them.
-The closed vocabulary lets a tiny model learn them.
+A problem is a combination of two operations and three numbers, in one of several wordings. A hash of the combination,
+independent of the seed, assigns it to the split `train`, `tune` or `eval`, so that the splits are disjoint. The closed
+vocabulary lets a tiny model learn them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Operation = Literal["sum", "difference", "product"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 SMALLEST_OPERAND, LARGEST_OPERAND, LARGEST_RESULT = 2, 9, 50
-"""Range of the given numbers, and the largest result of either step (the smallest is 1)."""
+"""Range of the operands, and the largest result of either step (the smallest is 1)."""
 _TUNE, _EVAL = 0.70, 0.80
 """Positions in [0, 1) at which the splits tune and eval begin."""
 
@@ -44,7 +44,7 @@ QUESTION = "How many has {m}?"
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticProblem:
-    """The arithmetic of a problem: (a first b) second c."""
+    """Arithmetic of a problem: (a first b) second c."""
 
     first: Operation
     second: Operation
@@ -64,18 +64,18 @@ class ArithmeticProblem:
 
     @property
     def split(self) -> Split:
-        """The split that this combination belongs to."""
+        """Split of this combination."""
         position = uniform("word problems", self.first, self.second, self.a, self.b, self.c)
         return "train" if position < _TUNE else "tune" if position < _EVAL else "eval"
 
 
 def apply(operation: Operation, left: int, right: int) -> int:
-    """left + right, left - right or left * right."""
+    """Return left + right, left - right or left * right."""
     return left + right if operation == "sum" else left - right if operation == "difference" else left * right
 
 
 def draw_problem(draw: random.Random, split: Split) -> ArithmeticProblem:
-    """A problem of this split: operations drawn evenly, then operands whose results are from 1 to `LARGEST_RESULT`."""
+    """Return a problem of this split: uniform operations, then operands with results from 1 to `LARGEST_RESULT`."""
     first, second = draw.choice(OPERATIONS), draw.choice(OPERATIONS)
     while True:
         a, b, c = (draw.randint(SMALLEST_OPERAND, LARGEST_OPERAND) for _ in range(3))
@@ -85,14 +85,14 @@ def draw_problem(draw: random.Random, split: Split) -> ArithmeticProblem:
 
 
 def wording(problem: ArithmeticProblem, draw: random.Random) -> str:
-    """The problem in words."""
+    """Return the text of a problem."""
     n, m = draw.sample(PEOPLE, 2)
     text = f"{draw.choice(FIRST_STEP[problem.first])} {draw.choice(SECOND_STEP[problem.second])} {QUESTION}"
     return text.format(n=n, m=m, i=draw.choice(OBJECTS), a=problem.a, b=problem.b, c=problem.c)
 
 
 def word_problems(count: int, seed: int, split: Split) -> list[Problem]:
-    """`count` problems of a split, all of different wording; the first ones are the same for every `count`.
+    """Return `count` problems of a split with distinct texts; the first ones are the same for every `count`.
 
     Raises UsageError for an unknown split.
     """

@@ -1,11 +1,11 @@
-"""Alarms: what a training should be told about while it runs, each said once.
+"""Alarms: signs of a failing training, each logged once.
 
-cut          in the first iteration: answers or hints that end at the most tokens they may have, and prompts that
-             were cut; whoever is cut before the final answer is paid nothing
+cut          in the first iteration: answers or hints that reach their token limit, and prompts that were cut; an
+             answer without its end earns nothing
 echo_trap    the spread of rewards has halved and their mean is no higher (RAGEN's echo trap, arXiv 2504.20073)
-collapse     answers earn half of what they did at their best
-entropy      the actor's entropy fell to a tenth of what it was: it explores no more
-drift        the actor is more than a nat a token away from its reference
+collapse     the mean reward fell to half of its maximum
+entropy      the actor's entropy fell to a tenth of its first value: it no longer explores
+drift        the actor is more than one nat per token away from its reference
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from r2v.config import HierarchicalConfig
 WINDOW = 5
 """Iterations that an alarm averages over."""
 MIN_REWARD = 0.1
-"""Mean reward below which there is no alarm about rewards: where hardly anything is earned, the spread is chance."""
+"""Mean reward below which no alarm on rewards is raised, because their spread is then mostly noise."""
 CUT_SHARE = 0.1
-"""Share of completions that are cut from which on they are named."""
+"""Share of cut completions from which on an alarm is raised."""
 MAX_DRIFT = 1.0
-"""Nats a token."""
+"""Nats per token."""
 _FEWER = 0.1
-"""Share of the first entropy that counts as none."""
+"""Share of the first entropy below which an alarm is raised."""
 
 
 def raised(
     h: HierarchicalConfig, iteration: int, metrics: Mapping[str, float], history: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[str, str]]:
-    """Alarms of an iteration, counted from 0, by name, each with what to say. `metrics` are the iteration's;
-    `history` has rewards' mean and std and the actor's entropy of all iterations so far."""
+    """Yield (name, text) of each alarm of an iteration, counted from 0. `metrics`: of the iteration. `history`:
+    rewards' mean and std and the actor's entropy in all iterations so far."""
     if iteration == 0:
         yield from _cut(h, metrics)
     rewards = list(zip(history["reward/mean"], history["reward/std"], strict=True))
@@ -62,13 +62,13 @@ def raised(
 
 
 def _cut(h: HierarchicalConfig, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    for what in ("answer", "hint"):
-        share = metrics.get(f"{what}/cut", 0.0)
+    for kind in ("answer", "hint"):
+        share = metrics.get(f"{kind}/cut", 0.0)
         if share >= CUT_SHARE:
-            most = h.longest_answer if what == "answer" else h.longest_hint
+            most = h.longest_answer if kind == "answer" else h.longest_hint
             yield (
-                f"cut_{what}",
-                f"{100 * share:.0f} % of {what}s were cut at hierarchical.{what}_tokens={most}; what is cut before its "
+                f"cut_{kind}",
+                f"{100 * share:.0f} % of {kind}s were cut at hierarchical.{kind}_tokens={most}; what is cut before its "
                 "end cannot be right: raise it",
             )
     if metrics.get("prompt/cut", 0.0):
@@ -80,7 +80,7 @@ def _cut(h: HierarchicalConfig, metrics: Mapping[str, float]) -> Iterator[tuple[
 
 
 def collapsed(rewards: Sequence[float]) -> bool:
-    """True if mean rewards, averaged over a window, fell below half of their best window."""
+    """True if the mean reward over the last window is below half of the best window's."""
     if len(rewards) < 2 * WINDOW:
         return False
     means = [sum(rewards[start : start + WINDOW]) / WINDOW for start in range(len(rewards) - WINDOW + 1)]
@@ -88,8 +88,8 @@ def collapsed(rewards: Sequence[float]) -> bool:
 
 
 def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
-    """True if the rewards' std fell below half of its maximum and their mean is no higher than it was then.
-    `history` is (mean, std) by iteration; both are averaged over `WINDOW` iterations."""
+    """True if the rewards' std fell below half of its maximum and their mean is no higher than at that maximum.
+    `history`: (mean, std) by iteration; both are averaged over `WINDOW` iterations."""
     if len(history) < 2 * WINDOW:
         return False
     windows = [history[start : start + WINDOW] for start in range(len(history) - WINDOW + 1)]

@@ -1,4 +1,4 @@
-"""Building a trainer from a configuration, for the stage and the benchmarks."""
+"""Construction of a trainer from a configuration, for the stage and the benchmarks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def build_trainer(
     stop: Callable[[], bool] = lambda: False,
     root: Path = Path(),
 ) -> Trainer:
-    """The trainer of `config.hierarchical`, which keeps its checkpoints in `folder`. Both policies start from
-    `policy.model_name`, or from exported `weights`. All ranks of a launch must call. `root` is the checkout's, whose
-    processes share site sets.
+    """Return the trainer of `config.hierarchical`, with its checkpoints in `folder`. Both policies start from
+    `policy.model_name`, or from exported `weights`. `root`: the checkout, whose processes share site sets. All ranks of
+    a launch must call.
 
-    Raises UsageError or InputError for what cannot be: too few problems, a placement without its GPUs, a model
-    without a chat template.
+    Raises UsageError or InputError for too few problems, a placement without its GPUs, or a model without a chat
+    template.
     """
     h = config.hierarchical
     texts = None if h.problems.path == TASK_PROBLEMS else TextProblems.of(h.problems)
     if config.policy.lora_dropout > 0 and distributed.rank() == 0:
-        logger.info("  hierarchical: adapters without dropout (policy.lora_dropout is for bc and preference)")
+        logger.info("  hierarchical training ignores policy.lora_dropout, which is for bc and preference")
     distributed.join(first_device(h.placement, device_of(config.policy)))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
@@ -52,16 +52,17 @@ def build_trainer(
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:
         logger.info(
-            "  hierarchical: placement %s on %s, micro-batch size %s%s, answers of at most %d tokens, hints of %d",
+            "  hierarchical training planned: placement=%s devices=%s micro_batch=%s gradient_checkpointing=%s "
+            "answer_tokens=%d hint_tokens=%d",
             roles.placement,
-            ", ".join(sorted(set(vars(roles.devices).values()))),
+            ",".join(sorted(set(vars(roles.devices).values()))),
             best.sizes,
-            ", gradient checkpointing" if best.gradient_checkpointing else "",
+            str(best.gradient_checkpointing).lower(),
             h.answer_tokens,
             h.hint_tokens,
         )
     rows = best.sizes.rollout_rows(config.rollout.batch_size)
-    given = (
+    problems = (
         texts.asked_with(roles.tokenizer, config.policy)
         if texts
         else task_problems(config, h, roles, rows, folder, root)
@@ -69,10 +70,10 @@ def build_trainer(
     provenance = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles,
-        problems=given.problems,
-        held_out=given.held_out,
-        prompter=given.prompter,
-        checker=given.checker,
+        problems=problems.problems,
+        held_out=problems.held_out,
+        prompter=problems.prompter,
+        checker=problems.checker,
         h=h,
         seed=config.seed,
         folder=folder,

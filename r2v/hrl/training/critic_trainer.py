@@ -1,8 +1,8 @@
 """Training of the critic: its replay buffer, TD targets from the target network, optimizer steps and Polyak updates.
 
 A row of the replay buffer holds a transition's observation, action and next observation in the critic's tokens, and
-the prompt in the policy's tokens where actions are resampled for the V targets. A batch is drawn once for all ranks,
-each of which trains on its slice.
+the prompt in the policy's tokens if actions are resampled for the V targets. A batch is drawn once for all ranks, and
+each trains on its slice.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
 from r2v.hrl.types import LossFn, TokenIds
 
 PaddedTexts = tuple[Tensor, Tensor]
-"""N texts as the replay buffer keeps them: ids (N, W), lengths (N,)."""
+"""N texts in the replay buffer's form: ids (N, W), lengths (N,)."""
 SampleActions = Callable[[Sequence[TokenIds]], Sequence[Sequence[TokenIds]]]
-"""Per prompt, a few actions of the current actor."""
+"""Prompts -> a few actions of the current actor for each."""
 
 _PART = 1 << 16
-"""Weights that are compared with the target network's at a time."""
+"""Number of weights compared with the target network's at a time."""
 _TEXTS = ("observation", "action", "next_observation")
 
 
 class CriticTrainer:
-    """The critic's learner. `prompt_tokens` is the longest prompt that its replay buffer can hold."""
+    """Learner of the critic. `prompt_tokens`: longest prompt of its replay buffer."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class CriticTrainer:
         self.replay_buffer = ReplayBuffer(h.replay.capacity, columns)
 
     def insert(self, transitions: Transitions) -> dict[str, Tensor]:
-        """Add transitions to the replay buffer, the same on all ranks; returns the rows added."""
+        """Add transitions to the replay buffer, the same on all ranks, and return the new rows."""
         rows: dict[str, Tensor] = {
             "reward": transitions.reward,
             "done": transitions.done,
@@ -101,7 +101,7 @@ class CriticTrainer:
         return table, torch.tensor([len(prompt) for prompt in observations])
 
     def train(self, iteration: int, actor: int, guidance: int) -> dict[str, float]:
-        """This iteration's updates, given the versions of both policies; returns their metrics."""
+        """Take this iteration's updates, given the versions of both policies, and return their metrics."""
         generated = self.resampler.generated
         steps = [
             self.step(iteration, step, guidance, lambda prompts: self.resampler.sample(prompts, actor))
@@ -121,7 +121,7 @@ class CriticTrainer:
         return usable(columns["done"][:count], columns["version"][:count], version, self.h.replay.max_age)
 
     def step(self, iteration: int, step: int, version: int, sample_actions: SampleActions) -> StepResult:
-        """One update of the critic and then of its target network. `version` is the guidance's."""
+        """Update the critic and then its target network. `version`: that of the guidance."""
         rows = self.replay_buffer.sample(
             self.h.critic.batch_size,
             self.seed,
@@ -132,7 +132,7 @@ class CriticTrainer:
             rank=distributed.rank(),
             ranks=distributed.ranks(),
         )
-        order = rows["observation_lengths"].argsort(stable=True)  # micro-batches of like length need little padding
+        order = rows["observation_lengths"].argsort(stable=True)  # micro-batches of similar length need little padding
         rows = {name: column[order] for name, column in rows.items()}
         loss_fn = self._loss_fn(rows, self.targets(rows, sample_actions), self.h.critic.batch_size)
         result = optimizer_step(self.network, range(len(rows["reward"])), loss_fn)
@@ -160,8 +160,8 @@ class CriticTrainer:
 
     @torch.no_grad()
     def targets(self, rows: dict[str, Tensor], sample_actions: SampleActions | None = None) -> CriticValues:
-        """TD targets of these rows from the target network. V is averaged over actions of `sample_actions`, or taken
-        at the rollout's own action where there is none."""
+        """Return TD targets of these rows from the target network. V is averaged over actions of `sample_actions`, or
+        without it taken at the rollout's own action."""
         resampled = sample_actions is not None and self.h.critic.draws > 0
         actions = self._resampled(rows, sample_actions) if resampled and sample_actions else [_texts(rows, "action")]
         observations, next_observations = _texts(rows, "observation"), _texts(rows, "next_observation")
@@ -185,7 +185,7 @@ class CriticTrainer:
         return _joined(results)
 
     def _next_values(self, texts: PaddedTexts, done: Tensor, some: slice, like: Tensor) -> Tensor:
-        """(2, n): the target's V of the next observations; 0 after a last answer, which has none."""
+        """Return (2, n): the target's V of the next observations; 0 after a last answer."""
         values, going = like.new_zeros(2, len(done[some])), (~done[some]).nonzero().squeeze(-1)
         if len(going):
             values[:, going.to(values.device)] = self.roles.target.critic.v_of(
@@ -203,13 +203,13 @@ class CriticTrainer:
 
     @torch.no_grad()
     def td_error(self, rows: dict[str, Tensor]) -> float:
-        """The loss on rows that the critic has not been trained on yet."""
+        """Return the loss on rows that the critic was not yet trained on."""
         values = self.values(_texts(rows, "observation"), _texts(rows, "action"))
         return float(losses.critic_loss(values, self.targets(rows), len(rows["reward"])))
 
     @torch.no_grad()
     def values(self, observations: PaddedTexts, actions: PaddedTexts) -> CriticValues:
-        """The critic's values of N actions, on the CPU."""
+        """Return the critic's values of N actions, on the CPU."""
         critic: DoubleCritic = self.roles.critic
         device, results = self.roles.device("critic"), []
         for start in range(0, len(observations[0]), self.micro_batch_size):
@@ -218,17 +218,17 @@ class CriticTrainer:
         return _joined(results)
 
     def values_of_answers(self, prompts: Sequence[TokenIds], answers: Sequence[TokenIds]) -> CriticValues:
-        """The critic's values of answers to prompts, (2, N) and (N,) on the CPU in float64."""
+        """Return the critic's values of answers to prompts, (2, N) and (N,) on the CPU in float64."""
         return self.values(self.roles.encode_for_critic(prompts), self.roles.encode_for_critic(answers))
 
     @torch.no_grad()
     def target_distance(self) -> float:
-        """The norm of the difference between the weights of the critic and its target network."""
+        """Return the norm of the difference between the weights of the critic and its target network."""
         pairs = zip(self.roles.target.critic.parameters(), self.roles.critic.parameters(), strict=True)
         squares = [
             (online.to(target) - target).square().sum().double().cpu()
-            for whole in pairs  # in parts, for their differences take memory
-            for target, online in zip(*(torch.split(one.detach().flatten(), _PART) for one in whole), strict=True)
+            for whole in pairs  # in parts, to bound the memory of the differences
+            for target, online in zip(*(torch.split(weight.detach().flatten(), _PART) for weight in whole), strict=True)
         ]
         return float(torch.stack(squares).sum().sqrt())
 

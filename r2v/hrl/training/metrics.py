@@ -1,19 +1,19 @@
-"""Metrics of an iteration: a flat dict of numbers, one line of metrics.jsonl.
+"""Metrics of an iteration: a flat dict of numbers, and one line of metrics.jsonl.
 
     acc/turn1, acc/turn2 ...   mean score of each answer of the training episodes; held_out/... of the held-out problems
-    delta                      mean score of the last answer less that of the first
-    wrong_to_right             share of episodes whose first answer was wrong and whose last is right; right_to_wrong
-    same_answer                share of answers that repeat the one before them
+    delta                      mean score of the last answer minus that of the first
+    wrong_to_right             share of episodes with a wrong first and a right last answer; right_to_wrong: the reverse
+    same_answer                share of answers that repeat the previous one
     reward/mean, reward/std    scores of last answers; a std that falls while the mean does not rise means that policies
                                repeat themselves (RAGEN's echo trap, arXiv 2504.20073), which `alarms` detects
-    answer/cut, hint/cut       share of them that were cut at the most tokens they may have; prompt/cut: how many
-                               prompts had earlier texts cut to fit policy.max_seq_len
+    answer/cut, hint/cut       share cut at the token limit; prompt/cut: number of prompts with earlier texts cut to fit
+                               policy.max_seq_len
     hint/pay, hint/leak        mean improvement after a hint; share of hints that contain the reference answer
     hint/judged                share of hints whose verdict on the answer is right
     actor/..., guidance/...    loss, loss_last, grad_norm, kl, entropy, clipped (share of tokens),
                                advantage_mean, advantage_std
     critic/...                 loss, td_held_out (loss on new transitions), q and v (mean, min, max), corr (of Q with
-                               the return), gap (norm of critic less target network), draws (resampled answers)
+                               the return), gap (norm of critic minus target network), draws (resampled answers)
     replay/...                 rows, usable (share), age (in updates of the guidance)
     seconds/..., memory/...    time and peak memory by phase
 
@@ -45,7 +45,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
-    """Accuracy of the trunk's answers, turn by turn, with counts."""
+    """Return the accuracy of the trunk's answers by turn, with counts."""
     scores = _scores(episodes)
     right = scores >= 0.5
     return {
@@ -59,7 +59,7 @@ def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
 
 
 def conversations(episodes: Sequence[GuidedEpisode]) -> list[dict[str, Any]]:
-    """The trunks of these episodes in words: what was asked, answered and hinted, and the scores."""
+    """Return the texts of the episodes' trunks: problem, reference, answers, hints and scores."""
     return [
         {
             "problem": episode.problem.text,
@@ -73,7 +73,7 @@ def conversations(episodes: Sequence[GuidedEpisode]) -> list[dict[str, Any]]:
 
 
 def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]:
-    """`accuracy` as flat metrics, changes as shares."""
+    """Return `accuracy` as flat metrics, changes as shares."""
     return {
         **{f"{stem}acc/turn{turn}": value for turn, value in enumerate(measured["accuracy"], start=1)},
         f"{stem}delta": measured["delta"],
@@ -83,7 +83,7 @@ def of_accuracy(measured: Mapping[str, Any], stem: str = "") -> dict[str, float]
 
 
 def of_episodes(episodes: Sequence[GuidedEpisode]) -> dict[str, float]:
-    """Metrics of the episodes."""
+    """Return the metrics of the episodes."""
     last = torch.tensor([answer.score for episode in episodes for answer in last_answers(episode)], dtype=torch.float64)
     answers = [turn.answer for episode in episodes for turn in episode.turns]
     pairs = [
@@ -112,12 +112,12 @@ def of_episodes(episodes: Sequence[GuidedEpisode]) -> dict[str, float]:
 
 
 def tokens(episodes: Sequence[GuidedEpisode]) -> int:
-    """Tokens generated."""
+    """Return the number of generated tokens."""
     return sum(len(completion.tokens) for completion in _completions(episodes))
 
 
 def longest(episodes: Sequence[GuidedEpisode]) -> int:
-    """Tokens of the longest prompt with its completion; 1 without episodes."""
+    """Return the tokens of the longest prompt with its completion; 1 without episodes."""
     return max((len(completion.prompt) + len(completion.tokens) for completion in _completions(episodes)), default=1)
 
 
@@ -132,27 +132,27 @@ def _completions(episodes: Sequence[GuidedEpisode]) -> list[Completion]:
 
 
 def of_values(values: CriticValues, returns: Tensor) -> dict[str, float]:
-    """The critic's values of the answers, beside their returns (N,)."""
+    """Return metrics of the critic's values of answers and of their correlation with the returns (N,)."""
     q, v = values.q.amin(0), values.v.mean(0)
     return {
         **{
-            f"critic/{name}_{what}": float(getattr(heads, what)())
+            f"critic/{name}_{statistic}": float(getattr(heads, statistic)())
             for name, heads in (("q", q), ("v", v))
-            for what in ("mean", "min", "max")
+            for statistic in ("mean", "min", "max")
         },
         "critic/corr": correlation(q, returns),
     }
 
 
-def correlation(one: Tensor, other: Tensor) -> float:
-    """Pearson correlation; 0 where one of them does not vary."""
-    a, b = one - one.mean(), other - other.mean()
+def correlation(left: Tensor, right: Tensor) -> float:
+    """Return Pearson's correlation; 0 for a constant input."""
+    a, b = left - left.mean(), right - right.mean()
     both = float((a.square().sum() * b.square().sum()).sqrt())
     return float((a * b).sum()) / both if both > 0 else 0.0
 
 
 def of_training_batch(role: str, batch: TrainingBatch) -> dict[str, float]:
-    """Metrics of advantages: with an unbiased baseline the mean is about 0."""
+    """Return metrics of advantages; their mean is about 0 with an unbiased baseline."""
     return {
         f"{role}/advantage_mean": float(batch.advantage.mean()),
         f"{role}/advantage_std": float(batch.advantage.std(correction=0)),
@@ -160,7 +160,7 @@ def of_training_batch(role: str, batch: TrainingBatch) -> dict[str, float]:
 
 
 def of_policy(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
-    """Metrics of a policy's updates: losses and norms are means over them, the rest is of the last one."""
+    """Return metrics of a policy's updates: means of losses and norms, the rest of the last update."""
     divergence, entropy, clipped, count = steps[-1].statistics
     return of_steps(role, steps) | {
         f"{role}/kl": divergence / count,
@@ -171,7 +171,7 @@ def of_policy(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
 
 
 def of_steps(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
-    """Mean loss and gradient norm of updates, and the last loss."""
+    """Return the mean loss and gradient norm of updates, and the last loss."""
     return {
         f"{role}/loss": sum(step.loss for step in steps) / len(steps),
         f"{role}/loss_last": steps[-1].loss,
@@ -180,24 +180,24 @@ def of_steps(role: str, steps: Sequence[StepResult]) -> dict[str, float]:
 
 
 def _scores(episodes: Sequence[GuidedEpisode]) -> Tensor:
-    """(N, H): scores of the trunks."""
+    """Return the trunks' scores (N, H)."""
     return torch.tensor([[turn.score for turn in episode.turns] for episode in episodes], dtype=torch.float64)
 
 
 class MetricsFile:
-    """metrics.jsonl. Its length is part of a checkpoint: lines after that are written again on resuming."""
+    """The file metrics.jsonl. A checkpoint records its length, to which resuming truncates it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / METRICS_FILE
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """One line, on the disk when this returns; what is not finite is null. Raises EnvironmentFault where the disk
-        refuses."""
+        """Append a line and sync it; values that are not finite become null. Raises EnvironmentFault if the file cannot
+        be written."""
         finite = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in metrics.items()
@@ -209,7 +209,7 @@ class MetricsFile:
             os.fsync(file.fileno())
 
     def truncate(self, length: int) -> None:
-        """Cut to the length that a checkpoint knows. Raises InputError where lines are missing."""
+        """Truncate to the length in a checkpoint. Raises InputError if lines are missing."""
         if self.length < length:
             raise InputError(
                 f"{self._path}: has {self.length} bytes, the checkpoint beside it knows of {length}; put "

@@ -2,13 +2,12 @@
 
     result = optimizer_step(network, range(len(rows)), loss_fn)
 
-`loss_fn` gives the loss of some rows, already divided by the denominator of all rows of all ranks. So gradients are
-sums: over micro-batches by accumulation, over ranks by one all-reduce, and how rows are split changes nothing but the
-order of additions. Gradients are clipped by the norm of the whole network. The loss is part of the same sums: where it
-or a gradient is not finite on one rank, it is so on all, and none of them steps. A micro-batch that does not fit a GPU
-is halved by all ranks together and the step done again (`r2v.memory.on_device.retry_on_oom`). FSDP or DeepSpeed sums
-the gradients of a sharded network, and all ranks run as many micro-batches: one with fewer rows fills up with some that
-count nothing.
+`loss_fn` returns the loss of some rows, already divided by the denominator of all rows of all ranks. Gradients are
+therefore sums, over micro-batches by accumulation and over ranks by one all-reduce, and the split of rows changes only
+the order of additions. Gradients are clipped by the norm of the whole network. The loss is part of the same sums: if it
+or a gradient is not finite on one rank, it is not on any, and none of them steps. A micro-batch that does not fit a GPU
+is halved by all ranks together and the step repeated (`r2v.memory.on_device.retry_on_oom`). FSDP or DeepSpeed sums the
+gradients of a sharded network, and all ranks run equally many micro-batches; ranks with fewer rows add empty ones.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from r2v.memory.on_device.retry_on_oom import RetryResult, retry_on_oom
 
 
 class Network:
-    """The parameters that one optimizer trains: AdamW without weight decay, with its gradient clipped.
+    """Parameters of one optimizer: AdamW without weight decay, with gradient clipping.
 
-    `setting` is the configuration key of the learning rate, for error messages. A DeepSpeed `engine` has an optimizer
-    of its own with the same settings, and clips and steps by itself.
+    `setting`: configuration key of the learning rate, for error messages. A DeepSpeed `engine` has its own optimizer
+    with the same settings, and clips and steps by itself.
     """
 
     def __init__(
@@ -67,30 +66,30 @@ class Network:
             self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0, fused=fused or None)
 
     def set_rate(self, share: float) -> None:
-        """Train on at this share of the learning rate."""
+        """Set the learning rate to this share of the configured one."""
         optimizer = self.optimizer if self.engine is None else self.engine.optimizer
         for group in optimizer.param_groups:
             group["lr"] = self.lr * share
 
     @property
     def device(self) -> torch.device:
-        """The device of its gradients."""
+        """Device of the gradients."""
         return self.parameters[0].device
 
     @property
     def sharded(self) -> bool:
-        """True if each rank holds a shard of it."""
+        """True if each rank holds a shard of the network."""
         return self.engine is not None or is_sharded(self.parameters[0])
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Accumulate a micro-batch's gradient; `last` of an update."""
+        """Accumulate a micro-batch's gradient. `last`: the update's last one."""
         if self.engine is not None:
             self.engine.backward(loss, last)
         else:
             loss.backward()  # type: ignore[no-untyped-call]
 
     def all_reduce(self, sums: Tensor) -> None:
-        """Sum over ranks: `sums`, and the gradients unless FSDP or DeepSpeed already did."""
+        """Sum `sums` over ranks, and the gradients unless FSDP or DeepSpeed has summed them."""
         for parameter in self.parameters if self.engine is None else ():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -102,8 +101,8 @@ class Network:
         )
 
     def step(self, loss_is_finite: bool) -> float:
-        """Step by the clipped gradient, if it and the loss are finite, and drop it; returns its norm before clipping,
-        the same on all ranks."""
+        """Step by the clipped gradient if it and the loss are finite, and clear it. Return its norm before clipping,
+        equal on all ranks."""
         if self.engine is not None:
             return self.engine.step(loss_is_finite)
         norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)))
@@ -113,12 +112,11 @@ class Network:
         return norm
 
     def state(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-        """Its optimizer's state in full tensors, or what `take` makes of each. All ranks must ask where it is
-        sharded."""
+        """Return the optimizer's state, each tensor converted by `take`. All ranks must call if it is sharded."""
         return optimizer_state_of(self.optimizer, take) if self.engine is None else self.engine.moments(take)
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Load what `state` gave, whether or not it was sharded."""
+        """Load a state of `state`, under any sharding."""
         if self.engine is None:
             load_optimizer_state(self.optimizer, saved)
         else:
@@ -127,19 +125,19 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """Result of a step, the same on all ranks."""
+    """Result of a step, equal on all ranks."""
 
     loss: float
     norm: float
     """Of the gradient, before clipping."""
     statistics: tuple[float, ...]
-    """The sums of the loss function's statistics."""
+    """Sums of the loss function's statistics."""
 
 
 def optimizer_step(network: Network, rows: Sequence[int], loss_fn: LossFn, statistics: int = 0) -> StepResult:
-    """Take one step on this rank's `rows`. All ranks must call, those without rows too; `statistics` is how many the
-    loss function counts. Raises UsageError, on all ranks and with nothing stepped, for a loss or a gradient that is
-    not finite: the learning rate is too high, so a restart would end the same way."""
+    """Take one step on this rank's `rows`. All ranks must call, even without rows. `statistics`: number of the loss
+    function's statistics. Raises UsageError, on all ranks and without a step, for a loss or a gradient that is not
+    finite: the learning rate is too high, so a restart would end the same way."""
     if network.sharded:
         done = _sharded_passes(network, rows, loss_fn, statistics)
     else:
@@ -165,11 +163,11 @@ def optimizer_step(network: Network, rows: Sequence[int], loss_fn: LossFn, stati
 def _passes(
     network: Network, rows: Sequence[int], micro_batch_size: int, loss_fn: LossFn, statistics: int, count: int
 ) -> Tensor:
-    """Accumulate the gradients of `count` micro-batches; (1 + statistics,) the loss and the statistics."""
+    """Accumulate the gradients of `count` micro-batches; return (1 + statistics,): the loss and the statistics."""
     sums = torch.zeros(1 + statistics, dtype=torch.float64, device=network.device)
     for number in range(count):
         chosen = rows[number * micro_batch_size : (number + 1) * micro_batch_size]
-        # A micro-batch without rows passes row 0 with weight 0: FSDP's collectives need its backward pass all the same.
+        # A micro-batch without rows uses row 0 with weight 0, because FSDP's collectives need its backward pass.
         loss, counts = loss_fn(chosen or [0])
         network.backward(loss if chosen else 0.0 * loss, number == count - 1)
         if chosen:
@@ -178,9 +176,10 @@ def _passes(
 
 
 def _sharded_passes(network: Network, rows: Sequence[int], loss_fn: LossFn, statistics: int) -> RetryResult[Tensor]:
-    """The same for a sharded network: layers are gathered collectively in every pass, so all ranks make as many.
+    """Accumulate as `_passes` does for a sharded network: layers are gathered collectively, so all ranks make equally
+    many passes.
 
-    Running out of memory is not caught here: within a pass a rank could not tell the others, so its error ends all.
+    Running out of memory is not caught, because within a pass a rank cannot notify the others: its error ends all.
     """
     size = network.micro_batch_size
     count = ranks.max_over_ranks(math.ceil(len(rows) / size), network.device)

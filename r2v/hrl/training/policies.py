@@ -1,7 +1,7 @@
-"""The two policies as learners: training batches for both, then optimizer steps of each by its own optimizer.
+"""Learners of both policies: training batches for both, then steps of each by its own optimizer.
 
 No gradient of one reaches the other: their weights are disjoint, a shared base is frozen, and both training batches
-are computed before either policy moves.
+are computed before either policy is updated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from r2v.memory.on_device.retry_on_oom import retry_on_oom
 
 
 class Policies:
-    """The learners of `roles`."""
+    """Learners of the policies in `roles`."""
 
     def __init__(self, roles: Roles, h: HierarchicalConfig, sizes: MicroBatchSizes) -> None:
         self.roles, self.h, self.sizes = roles, h, sizes
@@ -74,14 +74,14 @@ class Policies:
         )
 
     def set_rate(self, share: float) -> None:
-        """Train both policies on at this share of their learning rates."""
+        """Set both learning rates to this share of the configured ones."""
         for role in {"actor", "guidance"} & set(self.networks):
             self.networks[role].set_rate(share)
 
     def training_batches(
         self, episodes: Sequence[GuidedEpisode], critic_trainer: CriticTrainer | None
     ) -> tuple[dict[str, TrainingBatch], dict[str, float]]:
-        """The training batches of both policies, by role, the same on every rank; and their metrics."""
+        """Return the training batches of both policies by role, the same on every rank, and their metrics."""
         answers = answers_of(episodes)
         values = None if critic_trainer is None else self._values(critic_trainer, answers.completions)
         reference, baselines = self._reference_logprobs(answers.completions), self._baselines(answers.completions)
@@ -101,7 +101,7 @@ class Policies:
         share = ranks.local_share(completions)
         rows: list[tuple[float, ...]] = []
         if share:
-            values = critic_trainer.values_of_answers([one.prompt for one in share], [one.tokens for one in share])
+            values = critic_trainer.values_of_answers([c.prompt for c in share], [c.tokens for c in share])
             rows = list(zip(*values.q.tolist(), *values.v.tolist(), values.floor.tolist(), strict=True))
         table = torch.tensor(ranks.all_gather(rows), dtype=torch.float64).T
         return CriticValues(q=table[:2], v=table[2:4], floor=table[4])
@@ -123,7 +123,7 @@ class Policies:
 
     @torch.no_grad()
     def _expected(self, completions: Sequence[Completion]) -> Tensor | None:
-        """(N,): the value model's prediction of each hint's reward, None without one."""
+        """Return (N,): the value model's prediction of each hint's reward; None without a value model."""
         if self.roles.value is None:
             return None
         share, predicted = ranks.local_share(completions), list[float]()
@@ -135,7 +135,7 @@ class Policies:
         return torch.tensor(ranks.all_gather(predicted), dtype=torch.float64)
 
     def update_actor(self, episodes: Sequence[GuidedEpisode], batches: Mapping[str, TrainingBatch]) -> dict[str, float]:
-        """The actor's updates, with one of its token baseline for each; their metrics."""
+        """Update the actor, and its token baseline as often; return their metrics."""
         completions = answers_of(episodes).completions
         measured = self._baseline_steps(completions, batches["actor"])
         return measured | metrics.of_policy("actor", self._steps("actor", completions, batches["actor"]))
@@ -143,7 +143,7 @@ class Policies:
     def update_guidance(
         self, episodes: Sequence[GuidedEpisode], batches: Mapping[str, TrainingBatch]
     ) -> dict[str, float]:
-        """The guidance's updates, with one of its value model for each; their metrics."""
+        """Update the guidance, and its value model as often; return their metrics."""
         hints = hints_of(episodes)
         measured = metrics.of_policy("guidance", self._steps("guidance", hints.completions, batches["guidance"]))
         if self.roles.value is None:
@@ -183,15 +183,15 @@ class Policies:
         return [optimizer_step(self.networks["value"], rows, loss_fn) for _ in range(self.h.updates)]
 
     def plain(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-        """Optimizers and token baseline, for a checkpoint, in full tensors, or what `take` makes of each. All ranks
-        must ask where models are sharded."""
+        """Return optimizers and token baseline for a checkpoint, each tensor converted by `take`. All ranks must call
+        if models are sharded."""
         return {
             "optimizers": {name: network.state(take) for name, network in self.networks.items()},
             "baseline": {} if self.baseline is None else self.baseline.state_dict(),
         }
 
     def load(self, plain: Mapping[str, Any]) -> None:
-        """Restore what `plain` gave."""
+        """Restore a state of `plain`."""
         for name, network in self.networks.items():
             network.load(plain["optimizers"][name])
         if self.baseline is not None:
@@ -199,5 +199,5 @@ class Policies:
 
 
 def _local_rows(completions: Sequence[Completion]) -> list[int]:
-    """This rank's rows, sorted by length."""
+    """Return this rank's rows, sorted by length."""
     return ranks.local_share(sorted_by_length(completions, range(len(completions))))

@@ -1,8 +1,8 @@
-"""The problem set of a training: problems with known answers, or states of a benchmark's tasks; with what asks them,
-what scores the answers, and how long these may be.
+"""Problem set of a training: problems with reference answers, or states of a benchmark's tasks, with their prompts,
+checker and token limits.
 
-Where the configuration gives no length: a model that reasons needs about as many tokens as the file's own worked
-solutions. An answer may have half as many again as the longest of 95 % of them, a hint a quarter of that.
+Default limits assume that reasoning takes about as many tokens as the file's worked solutions: 1.5 times their 95th
+percentile for an answer, a quarter of that for a hint.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from r2v.rollout.session import RolloutWorld, episode_specs
 from r2v.rollout.sites import SitePool
 
 BUNDLED_TOKENS = (16, 8)
-"""Answers and hints of the bundled word problems."""
+"""Tokens of answers and hints of the bundled word problems."""
 _SAMPLE = 500
 _STEP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemSet:
-    """Problems to train on and held-out ones, what makes their prompts, and what scores answers."""
+    """Training and held-out problems, their prompts and their checker."""
 
     problems: list[Problem]
     held_out: list[Problem]
@@ -61,7 +61,7 @@ class ProblemSet:
 
 @dataclass(frozen=True, kw_only=True)
 class TextProblems:
-    """Problems with known answers, before a tokenizer is there to make their prompts."""
+    """Problems with reference answers, before a tokenizer is loaded for their prompts."""
 
     problems: list[Problem]
     held_out: list[Problem]
@@ -72,14 +72,14 @@ class TextProblems:
 
     @classmethod
     def of(cls, settings: ProblemsConfig) -> TextProblems:
-        """Read or generate them. Raises InputError or UsageError where they or their checker cannot be used."""
+        """Read or generate the problems. Raises InputError or UsageError if they or their checker cannot be used."""
         problems, held_out = problems_of(settings)
         kind = kind_of(settings.checker, [*problems, *held_out])
         checker = checker_of(kind, [*problems, *held_out], unsafe=settings.unsafe)
         return cls(problems=problems, held_out=held_out, kind=kind, checker=checker, instructions=settings.instructions)
 
     def asked_with(self, tokenizer: Any, policy: PolicyConfig) -> ProblemSet:
-        """The set whose prompts this tokenizer of a policy makes."""
+        """Return the problem set with prompts by this tokenizer of a policy."""
         return ProblemSet(
             problems=self.problems,
             held_out=self.held_out,
@@ -93,10 +93,10 @@ class TextProblems:
 
 
 def problems_of(settings: ProblemsConfig) -> tuple[list[Problem], list[Problem]]:
-    """(training problems, held-out problems). They depend on nothing but `settings`: runs with other seeds are
-    evaluated on the same problems. In a file, each problem's id decides on which side it is.
+    """Return (training problems, held-out problems). They depend only on `settings`, so that all seeds are evaluated on
+    the same problems. A file is split by a hash of each problem's id.
 
-    Raises InputError where a file has too few.
+    Raises InputError if a file has too few.
     """
     if settings.path == BUNDLED_PROBLEMS:
         return word_problems(settings.count, 0, "train"), word_problems(settings.held_out, 0, "eval")
@@ -110,8 +110,8 @@ def problems_of(settings: ProblemsConfig) -> tuple[list[Problem], list[Problem]]
 
 
 def with_lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: Any) -> HierarchicalConfig:
-    """The configuration with `answer_tokens` and `hint_tokens`: its own, or from the first 500 problems' solutions. A
-    file of bare answers says nothing: then it is `UNKNOWN_TOKENS`."""
+    """Return the configuration with `answer_tokens` and `hint_tokens`; by default from the first 500 problems'
+    solutions, or `UNKNOWN_TOKENS` for a file of bare answers."""
     answer, hint = _lengths(h, problems, tokenizer)
     return replace(h, answer_tokens=h.answer_tokens or answer, hint_tokens=h.hint_tokens or hint)
 
@@ -119,7 +119,7 @@ def with_lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: 
 def _lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: Any) -> tuple[int, int]:
     if h.problems.path == BUNDLED_PROBLEMS:
         return BUNDLED_TOKENS
-    answer = h.answer_tokens or _of_solutions([one.solution for one in problems[:_SAMPLE] if one.solution], tokenizer)
+    answer = h.answer_tokens or _of_solutions([p.solution for p in problems[:_SAMPLE] if p.solution], tokenizer)
     return answer, _rounded(answer / 4)
 
 
@@ -133,7 +133,7 @@ def _rounded(tokens: float) -> int:
 
 
 def with_action_lengths(h: HierarchicalConfig, inference: InferenceConfig) -> HierarchicalConfig:
-    """The configuration with `answer_tokens` and `hint_tokens`: its own, or those of an action."""
+    """Return the configuration with `answer_tokens` and `hint_tokens`; by default the limit of an action."""
     most = inference.max_new_tokens
     return replace(h, answer_tokens=h.answer_tokens or most, hint_tokens=h.hint_tokens or most)
 
@@ -141,8 +141,8 @@ def with_action_lengths(h: HierarchicalConfig, inference: InferenceConfig) -> Hi
 def task_problems(
     config: Config, h: HierarchicalConfig, roles: Roles, rows: RolloutRows, folder: Path, root: Path
 ) -> ProblemSet:
-    """States that the untrained actor comes to in training tasks; they are kept in `folder`, for a run that is resumed.
-    `root` is the checkout whose site sets are shared. All ranks must call."""
+    """Return the problem set of states that the untrained actor reaches in training tasks. They are written to
+    `folder`, for resumed runs. `root`: the checkout whose site sets are shared. All ranks must call."""
     benchmark = load_benchmark(config.env.benchmark, config.env.options)
     inference = config.inference.acting()
     world = RolloutWorld(benchmark, config.perturbations, inference, SitePool.of(config.rollout, benchmark, root))
@@ -173,12 +173,12 @@ def task_problems(
     trained, held_out = divided(states, h.problems)
     if distributed.rank() == 0:
         logger.info(
-            "  hierarchical: %d states of %d tasks to train on, %d held out (of other tasks)",
-            *(len(trained), len({one.spec.task.task_id for one in trained}), len(held_out)),
+            "  task states divided: train_states=%d train_tasks=%d held_out_states=%d",
+            *(len(trained), len({state.spec.task.task_id for state in trained}), len(held_out)),
         )
     return ProblemSet(
-        problems=[one.problem() for one in trained],
-        held_out=[one.problem() for one in held_out],
+        problems=[state.problem() for state in trained],
+        held_out=[state.problem() for state in held_out],
         prompter=TaskPrompter(encoder, states),
         checker=ExecutedActions.of(world, states, encoder, inference.max_new_tokens),
     )

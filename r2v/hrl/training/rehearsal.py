@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def memory(run: Rehearsal) -> None:
-    """One micro-batch of the role that a case names, or a wave of its completions."""
+    """Run one micro-batch of a case's role, or a wave of its completions."""
     if run.case.action == "generate":
         generate(run)
     else:
@@ -28,7 +28,7 @@ def memory(run: Rehearsal) -> None:
 
 
 def language(run: Rehearsal) -> None:
-    """Log-probabilities of the policy or the guidance and a loss of them, trained; or read, as the reference's are."""
+    """Train on log-probabilities of the policy or the guidance, or read them, as for the reference."""
     model = run.decoder()
     if run.case.autocast:
         set_autocast(model.get_base_model() if run.case.rank else model)
@@ -46,7 +46,7 @@ def language(run: Rehearsal) -> None:
 
 
 def critic(run: Rehearsal) -> None:
-    """The double critic's values of states and utterances and a loss of them, trained; or read."""
+    """Train the double critic on values of states and utterances, or read them."""
     backbone, size = _backbone(run)
     with run.empty():
         model = DoubleCritic("meta", backbone, size, HEAD_WIDTHS)
@@ -63,7 +63,7 @@ def critic(run: Rehearsal) -> None:
 
 
 def value(run: Rehearsal) -> None:
-    """The value model's predictions of hints."""
+    """Train the value model on predictions of hints."""
     backbone, size = _backbone(run)
     with run.empty():
         model = ValueModel(backbone, size, HEAD_WIDTHS)

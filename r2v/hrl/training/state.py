@@ -1,4 +1,4 @@
-"""The state of a training between two phases: what a checkpoint holds beside weights, optimizers and replay buffer."""
+"""State of a training between two phases: a checkpoint's content without weights, optimizers and replay buffer."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from r2v.hrl.rollout.episode import GuidedEpisode
 
 TRAINING_PHASES = ("rollout", "insert", "critic", "advantages", "actor", "guidance", "finish")
 WATCHED = ("reward/mean", "reward/std", "actor/entropy")
-"""Metrics whose course over the iterations is kept."""
+"""Metrics with a history over the iterations."""
 
 
 @dataclass(kw_only=True)
 class BestActor:
-    """The actor that did best on the held-out problems so far; of equal ones the latest."""
+    """The best actor on the held-out problems so far; the latest of equal ones."""
 
     iteration: int = 0
-    """After how many iterations; 0: none was evaluated."""
+    """Number of iterations before it; 0: none was evaluated."""
     accuracy: float = -1.0
-    """Of its last answers."""
+    """Accuracy of its last answers."""
     worse: int = 0
-    """Evaluations since without a better accuracy."""
+    """Number of evaluations since without a better accuracy."""
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, iteration: int, accuracy: float) -> bool:
-        """True if the actor of this evaluation is the best now: its weights are to be kept."""
+        """Record an evaluation; True if its actor is the best now, whose weights are to be kept."""
         self.worse = 0 if accuracy > self.accuracy else self.worse + 1
         if accuracy < self.accuracy:
             return False
@@ -42,50 +42,47 @@ class BestActor:
         return True
 
     def over(self, patience: int | None) -> bool:
-        """True if so many evaluations brought nothing better."""
+        """True if `patience` evaluations brought no better actor."""
         return patience is not None and self.worse >= patience
 
     def report(self) -> dict[str, Any]:
-        """Without its weights."""
+        """Return iteration and accuracy."""
         return {"iteration": self.iteration, "accuracy": self.accuracy}
-
-    def __str__(self) -> str:
-        return f"the best was {100 * self.accuracy:.1f} % after {self.iteration}"
 
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """State between two phases, the same on all ranks."""
+    """State between two phases, equal on all ranks."""
 
     iteration: int = 0
     phase: str = "rollout"
-    """The next one."""
+    """Next phase."""
     actor: int = 0
-    """Updates of the actor so far: its version."""
+    """Number of updates of the actor so far: its version."""
     guidance: int = 0
-    """Updates of the guidance so far."""
+    """Number of updates of the guidance so far: its version."""
     episodes: list[GuidedEpisode] = field(default_factory=list)
-    """This iteration's."""
+    """Episodes of this iteration."""
     batches: dict[str, TrainingBatch] = field(default_factory=dict)
-    """This iteration's training batches, by role."""
+    """Training batches of this iteration, by role."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """This iteration's metrics so far."""
+    """Metrics of this iteration so far."""
     untrained: dict[str, Any] | None = None
     """Accuracy on the held-out problems before training."""
     trained: dict[str, Any] | None = None
     """Accuracy on the held-out problems at the last evaluation."""
     best: BestActor = field(default_factory=BestActor)
-    """The actor of the best evaluation."""
+    """Actor of the best evaluation."""
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Some held-out conversations, by how many iterations there had been."""
+    """Some held-out conversations, by the number of iterations before them."""
     history: dict[str, list[float]] = field(default_factory=dict)
-    """Metrics that alarms look at (`WATCHED`), by iteration."""
+    """Metrics for alarms (`WATCHED`), by iteration."""
     alarms: list[str] = field(default_factory=list)
-    """Names of the alarms that were given."""
+    """Names of the raised alarms."""
 
     @property
     def number(self) -> int:
-        """Phases passed, skipped ones included: the number in a checkpoint's name."""
+        """Number of phases so far, skipped ones included: the number in a checkpoint's name."""
         return self.iteration * len(TRAINING_PHASES) + TRAINING_PHASES.index(self.phase)
 
     def watch(self) -> None:
@@ -96,12 +93,12 @@ class TrainingState:
                 self.history[name].append(self.metrics[name])
 
     def next_iteration(self) -> None:
-        """Begin the next iteration and drop this one's episodes, batches and metrics."""
+        """Begin the next iteration and clear episodes, batches and metrics."""
         self.iteration, self.phase = self.iteration + 1, TRAINING_PHASES[0]
         self.episodes, self.batches, self.metrics = [], {}, {}
 
     def plain(self) -> dict[str, Any]:
-        """The state as numbers, texts and tensors, which a checkpoint may hold."""
+        """Return the state as numbers, texts and tensors for a checkpoint."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["episodes"] = json.dumps([dataclasses.asdict(episode) for episode in self.episodes])
         fields["best"] = vars(self.best)
@@ -110,7 +107,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> TrainingState:
-        """The state that `plain` was made of."""
+        """Return the state of a `plain` record."""
         fields = dict(plain)
         fields["best"] = BestActor(**fields["best"])
         fields["episodes"] = [from_dict(GuidedEpisode, episode) for episode in json.loads(fields["episodes"])]
@@ -119,7 +116,7 @@ class TrainingState:
 
 
 def hash_of(content: Any) -> str:
-    """Hex SHA-256 of nested dicts and lists of tensors, numbers and texts."""
+    """Return the hex SHA-256 of nested dicts and lists of tensors, numbers and texts."""
     sha256 = hashlib.sha256()
     _add(sha256, content)
     return sha256.hexdigest()

@@ -1,9 +1,8 @@
 """Peak memory by phase, compared with the memory plan.
 
-On GPUs a phase's peak of allocated tensors is measured on every GPU that a role stands on. Where there is a plan (all
-roles unsharded on one GPU) it is compared with the planned peak for rows of their real length; one line warns of a
-phase that is off by more than a tenth. On a CPU the growth of the process's memory is recorded and compared with
-nothing.
+On GPUs a phase's peak of allocated tensors is measured on every GPU with a role. With a plan (all roles unsharded on
+one GPU) it is compared with the planned peak for rows of their real length, and a deviation of more than a tenth is
+logged once per phase. On a CPU the growth of the process's memory is only recorded.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from r2v.memory.on_device.peak_monitor import Meter, PeakMonitor, expected_peak,
 from r2v.memory.planner.planner import Plan
 
 PLANNED_PHASES = {"advantages": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}
-"""Phases of a training, and the phases of a memory plan that run in them."""
+"""Phase of a training -> the phases of a memory plan in it."""
 
 
 class Tracking:
-    """Watches over `devices`. `plan` is that of the one GPU that holds all roles; `sizes` are the rows at a time."""
+    """Memory monitor of `devices`. `plan`: of the single GPU with all roles. `sizes`: rows at a time."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class Tracking:
 
     @contextmanager
     def phase(self, name: str, tokens: int) -> Iterator[None]:
-        """Measure the block; its longest row has `tokens` tokens."""
+        """Measure the block. `tokens`: tokens of its longest row."""
         planned = self._planned(name, tokens)
         with ExitStack() as stack:
             for watch in self._watches.values():
@@ -45,27 +44,27 @@ class Tracking:
             yield
 
     def _planned(self, name: str, tokens: int) -> float:
-        """Planned bytes; NaN without a plan, which gives no warning."""
-        names = {one.phase.name for one in self.plan.phases} if self.plan else set[str]()
-        found = [
-            expected_peak(self.plan, one, rows=self.sizes.of(one), tokens=tokens)
-            for one in PLANNED_PHASES.get(name, ())
-            if self.plan and one in names
+        """Return the planned bytes; NaN, which gives no warning, without a plan."""
+        names = {peak.phase.name for peak in self.plan.phases} if self.plan else set[str]()
+        peaks = [
+            expected_peak(self.plan, phase, rows=self.sizes.of(phase), tokens=tokens)
+            for phase in PLANNED_PHASES.get(name, ())
+            if self.plan and phase in names
         ]
-        return max(found, default=float("nan"))
+        return max(peaks, default=float("nan"))
 
     def figures(self, name: str) -> dict[str, float]:
-        """The phase's peak so far in GiB, and its ratio to the planned one, where there is a plan."""
-        found = {}
+        """Return the phase's peak so far in GiB, and with a plan its ratio to the planned one."""
+        figures = {}
         for device, watch in self._watches.items():
             reading = watch.readings[name]
-            found[f"memory/{name}/{device if reading.comparable else 'rss_rise'}"] = reading.measured / 2**30
+            figures[f"memory/{name}/{device if reading.comparable else 'rss_rise'}"] = reading.measured / 2**30
             if reading.comparable and not math.isnan(reading.predicted):
-                found[f"memory/{name}/{device}/of_planned"] = 1 + reading.drift
-        return found
+                figures[f"memory/{name}/{device}/of_planned"] = 1 + reading.drift
+        return figures
 
 
 def timed(function: Callable[..., dict[str, float]], *args: Any) -> tuple[dict[str, float], float]:
-    """Return the function's result, and the seconds that it took."""
+    """Return the function's result and its duration in seconds."""
     began = time.monotonic()
     return function(*args), time.monotonic() - began

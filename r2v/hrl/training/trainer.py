@@ -1,17 +1,17 @@
-"""The training loop: iterations of named phases, after each of which a stopped run can resume.
+"""Training loop: iterations of named phases, after each of which a stopped run can resume.
 
-    rollout     episodes are played: answers, hints, better answers (all ranks, each its share)
-    insert      their transitions are added to the replay buffer
-    critic      critic updates, its target network after each; during the warm-up an iteration ends here
-    advantages  advantages and reference log-probabilities: training batches of both policies, before either moves
-    actor       the actor's updates
-    guidance    the guidance's updates, and those of its value model
-    finish      versions, an evaluation now and then, a line of metrics
+    rollout     play episodes: answers, hints, better answers (all ranks, each its share)
+    insert      add their transitions to the replay buffer
+    critic      update the critic, and its target network after each step; a warm-up iteration ends here
+    advantages  compute advantages and reference log-probabilities: training batches of both policies
+    actor       update the actor
+    guidance    update the guidance and its value model
+    finish      advance versions, evaluate at intervals, write a line of metrics
 
 Without a critic (advantage=score, rloo, grpo) there is no insert, no critic and no warm-up. In the placement `split`,
-where actor and guidance have GPUs of their own, they are trained at the same time. Held-out problems are evaluated
-greedily with one hint, so an evaluation draws nothing. A run is a function of configuration and seed: every draw is
-keyed by (seed, iteration, problem, turn, hint, role).
+with separate GPUs for actor and guidance, both are trained concurrently. Held-out problems are evaluated greedily with
+one hint, without draws. A run is a function of configuration and seed: every draw is keyed by (seed, iteration,
+problem, turn, hint, role).
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from r2v.randomness import generator
 from r2v.storage.checkpoint import LATEST, resuming
 
 KEPT_CONVERSATIONS = 5
-"""Held-out conversations of each evaluation that the report keeps."""
+"""Number of held-out conversations of each evaluation in the report."""
 
 TRAINED: tuple[SavedRole, ...] = ("actor", "guidance", "critic", "value", "target")
-"""The roles whose weights a checkpoint holds."""
+"""Roles with weights in a checkpoint."""
 
 
 class Trainer:
-    """Trains `roles` in place on `problems`; `run` resumes from the latest checkpoint in `folder`.
+    """Trainer of `roles`, in place, on `problems`; `run` resumes from the latest checkpoint in `folder`.
 
-    `stop` is called after every phase, on all ranks alike. `plan` is the memory plan that `micro_batch_sizes` come
-    from, `prompt_tokens` the longest prompt. `provenance` adds to what a checkpoint must have been made with.
+    `stop` is called after every phase, on all ranks alike. `plan`: memory plan of `micro_batch_sizes`. `prompt_tokens`:
+    limit on a prompt. `provenance`: further values that a checkpoint must match. Raises UsageError for settings that
+    exclude each other, or too few problems.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Trainer:
         }
 
     def run(self) -> dict[str, Any]:
-        """Train to the end. Returns a report: accuracy on the held-out problems before and after, the number of
+        """Train to the end and return a report: accuracy on the held-out problems before and after, the number of
         iterations, and a hash of all trained weights. Raises Interrupted, with a checkpoint written, when stopped."""
         self.resume()
         total = self.h.iterations
@@ -137,7 +138,7 @@ class Trainer:
                     )
         base, _ = self.roles.language_models["actor"]
         if not isinstance(base, BaseModel):
-            base.gather()  # collective: afterwards rank 0 exports the actor alone
+            base.gather()  # collective, so that rank 0 can export the actor alone
         return self.report()
 
     @property
@@ -145,7 +146,7 @@ class Trainer:
         return self.state.iteration >= self.h.iterations or self.state.best.over(self.h.patience)
 
     def report(self) -> dict[str, Any]:
-        """Return the report that `run` returns."""
+        """Return the report of `run`."""
         state = self.state
         return {
             "best": state.best.report(),
@@ -277,16 +278,17 @@ class Trainer:
             if state.best.note(number, state.trained["accuracy"][-1]) and (first or self.roles.sharded):
                 state.best.weights = self.roles.state("actor", full_cpu_copy if first else contribute)
             if first and state.best.over(self.h.patience) and number < self.h.iterations:
-                logger.info("  hierarchical: stopped after iteration %d: %s", number, state.best)
+                logger.info("  training stopped early: iteration=%d best_iteration=%d", number, state.best.iteration)
         state.watch()
         for name, text in alarms.raised(self.h, state.iteration, state.metrics, state.history):
             if name not in state.alarms:
                 state.alarms.append(name)
                 if distributed.rank() == 0:
-                    logger.warning("  hierarchical: iteration %d: %s", number, text)
+                    logger.warning("  training alarm: iteration=%d alarm=%s reason=%s", number, name, text)
 
     def _evaluate(self, number: int) -> dict[str, Any]:
-        """Accuracy on the held-out problems, with greedy decoding, after so many iterations; keeps some of them."""
+        """Return the accuracy on the held-out problems, decoded greedily, after `number` iterations; keep some
+        samples."""
         episodes = gather_episodes(self._play(self.held_out, "held_out", temperature=0.0, hints=1))
         self.state.samples[str(number)] = metrics.conversations(episodes[:KEPT_CONVERSATIONS])
         return metrics.accuracy(episodes)
@@ -306,8 +308,8 @@ class Trainer:
         }
 
     def _save(self) -> None:
-        """Write a checkpoint: rank 0, where models are whole, and each rank its part, where FSDP shards them. A rank
-        that does not write waits, so that none resumes from half of one."""
+        """Write a checkpoint: rank 0 whole models, or each rank its part if FSDP shards them. The other ranks wait, so
+        that none resumes from half of one."""
         first, state, in_parts = distributed.rank() == 0, self.state, self.roles.in_parts
         learned: dict[str, Any] = {}
         if in_parts:
@@ -335,14 +337,14 @@ class Trainer:
         distributed.wait_for_all()
 
     def _learned(self, take: TakeFn) -> dict[str, Any]:
-        """All that is trained, with its optimizers, as `take` makes it of each tensor."""
+        """Return all trained weights and optimizers, each tensor converted by `take`."""
         return {
             "trained": {role: self.roles.state(role, take) for role in TRAINED},
             "policies": self.policies.plain(take),
         }
 
     def resume(self) -> None:
-        """Resume from the latest checkpoint, if there is one; metrics written after it are written again."""
+        """Resume from the latest checkpoint, if there is one, and drop later lines of metrics."""
         saved = checkpoint.read(self.folder, self.identity)
         if saved is not None:
             with resuming((self.folder / LATEST).resolve()):
@@ -363,11 +365,11 @@ class Trainer:
 
 
 def rate_share(h: HierarchicalConfig, iteration: int) -> float:
-    """The share in (0, 1] of the learning rate in this iteration, counted from 0: of both policies, and a function of
+    """Return the share in (0, 1] of both policies' learning rates in an iteration, counted from 0. It is a function of
     the iteration alone, so that a resumed run needs no state.
 
-    The critic's warm-up does not count. It rises linearly over `lr_warmup` iterations, (n + 1) / (lr_warmup + 1) in the
-    n-th, and is 1 after them; then it stays, or falls to the end, in the last iteration to just above 0.
+    The critic's warm-up does not count. The share rises linearly over `lr_warmup` iterations, (n + 1) / (lr_warmup + 1)
+    in the n-th, to 1; then it is constant, or falls until the last iteration to just above 0.
     """
     first = h.critic.warmup if h.has_critic else 0
     done, whole = iteration - first, h.iterations - first

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
-_ROOM = 16
+ROOM = 32
+"""Tokens of room behind the states: about a reply of the bundled student."""
 
 
 class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
-    """Attention states (B, H, T, D) with room behind them, so that a token is written in place; DynamicLayer
-    copies all of them for every token."""
+    """Attention states (B, H, T, D) with room behind them, so that tokens are written in place; DynamicLayer
+    copies all of them for every token. What is in the room has no meaning."""
 
     def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
         end = begin + key_states.shape[2]
         keys, values = self._rooms
         if end > keys.shape[2]:
-            keys, values = (pad(room, (0, 0, 0, end - begin + _ROOM)) for room in self._rooms)
+            keys, values = (stacked([states], begin, end - begin + ROOM) for states in (self.keys, self.values))
         keys[:, :, begin:end], values[:, :, begin:end] = key_states, value_states
         self._set(keys, values, end)
         return self.keys, self.values
@@ -55,11 +55,12 @@ def join(caches: Sequence[Any], width: int) -> Any:
     whole = caches[0]
     for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         if isinstance(layer, DynamicLayer):
-            whole.layers[i] = GrowingKVCache(
-                _stack([layer.keys, *(other.keys for other in others)], width),
-                _stack([layer.values, *(other.values for other in others)], width),
-                width,
-            )
+            if others or not isinstance(layer, GrowingKVCache):
+                whole.layers[i] = GrowingKVCache(
+                    stacked([layer.keys, *(other.keys for other in others)], width, ROOM),
+                    stacked([layer.values, *(other.values for other in others)], width, ROOM),
+                    width,
+                )
             for other in others:
                 other.keys = other.values = None
             continue
@@ -71,6 +72,12 @@ def join(caches: Sequence[Any], width: int) -> Any:
     return whole
 
 
-def _stack(tensors: Sequence[Tensor], width: int) -> Tensor:
+def stacked(tensors: Sequence[Tensor], width: int, room: int) -> Tensor:
     """(B_i, H, T_i, D) -> (sum B_i, H, width + room, D), zeros on the left."""
-    return torch.cat([pad(t, (0, 0, width - t.shape[2], _ROOM)) for t in tensors])
+    rows, (_, heads, _, size) = sum(map(len, tensors)), tensors[0].shape
+    whole = tensors[0].new_empty(rows, heads, width + room, size)
+    for part, states in zip(torch.split(whole, list(map(len, tensors))), tensors, strict=True):
+        blank = width - states.shape[2]
+        part[:, :, :blank] = 0
+        part[:, :, blank:width] = states
+    return whole

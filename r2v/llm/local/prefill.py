@@ -85,10 +85,11 @@ def _read(
 ) -> Read:
     """One pass over the last `width` tokens of every prompt."""
     kept = [max(0, len(prompt) - width) for prompt in prompts]
-    cache = None if prefixes is None else prefixes.cache(known, kept)
+    cache = None if prefixes is None else prefixes.cache(known, kept, width)
     total = max(kept) + width
     ids = torch.tensor([([pad_id] * width + list(p))[-width:] for p in prompts], device=model.device)
-    mask = torch.tensor([[0] * (total - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    blank = torch.tensor([total - len(p) for p in prompts], device=model.device)
+    mask = (torch.arange(total, device=model.device) >= blank[:, None]).long()
     output = model(
         input_ids=ids,
         attention_mask=mask,

@@ -26,12 +26,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
+from r2v.llm.local.kv_caches import ROOM, GrowingKVCache
+from r2v.memory.release import release_free_memory
 from r2v.memory.sizes import prefix_states
 
 BLOCK = 16
 """Tokens a block."""
 _BYTES = 1 << 28
 """Of states in the host's memory: a large model's token takes 100 KB, the bundled student's 1 KB."""
+_RELEASED = 1 << 26
+"""Bytes of states that are evicted before the holes that they leave in the heap are released."""
 _AT_ONCE = 1 << 26
 """Bytes of states that `remember` puts together at a time, so that a GPU needs no second cache for it."""
 
@@ -46,8 +50,10 @@ class PrefixCache:
         self.config, self._device = model.config, model.device
         self.max_bytes = _usual_bytes(self._device) if max_bytes is None else max_bytes
         self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
-        self._shapes: list[tuple[int, int]] = []
-        """Per state of a token: heads (or a convolution's kernel), and numbers in all."""
+        self._evicted = 0
+        """Bytes, since memory was last released."""
+        self._shapes: list[tuple[int, int, int]] = []
+        """Per state of a token: heads (channels of a convolution), numbers of each, kernel of a convolution or 0."""
 
     @staticmethod
     def serve(model: Any) -> bool:
@@ -72,26 +78,33 @@ class PrefixCache:
             self._blocks.move_to_end(prompt[:end])
         return found
 
-    def cache(self, rows: Sequence[Sequence[Tensor]], kept: Sequence[int]) -> Any:
-        """A cache that holds the first `kept[i]` tokens of every row, padded with zeros on the left."""
+    def cache(self, rows: Sequence[Sequence[Tensor]], kept: Sequence[int], width: int) -> Any:
+        """A cache that holds the first `kept[i]` tokens of every row, padded with zeros on the left, with room for
+        `width` more and a reply."""
         cache = DynamicCache(config=self.config)
         cache.activate_past_recording()
-        room = max(kept)
-        if room == 0:
+        past = max(kept)
+        if past == 0:
             return cache
-        past = next(block for row in rows for block in row).new_zeros(len(rows), room, self._width)
-        for row, blocks, keep in zip(past, rows, kept, strict=True):
-            if keep:
-                row[room - keep :] = torch.cat(list(blocks))[:keep]
-        states = iter(torch.split(past, [size for _, size in self._shapes], dim=-1))
-        shapes = iter(self._shapes)
-        for layer in cache.layers:
+        some = next(block for row in rows for block in row)
+        filled = []
+        for heads, numbers, kernel in self._shapes:
+            filled.append(some.new_empty(len(rows), heads, kernel or past + width + ROOM, numbers))
+        for row, (blocks, keep) in enumerate(zip(rows, kept, strict=True)):
+            known = torch.cat(list(blocks))[:keep] if keep else some[:0]
+            parts = torch.split(known, [heads * numbers for heads, numbers, _ in self._shapes], dim=-1)
+            for states, part, (heads, numbers, kernel) in zip(filled, parts, self._shapes, strict=True):
+                end = kernel or past
+                begin = max(0, end - keep)
+                states[row, :, :begin] = 0
+                states[row, :, begin:end] = part[keep - end + begin :].reshape(-1, heads, numbers).transpose(0, 1)
+        ready = iter(filled)
+        for i, layer in enumerate(cache.layers):
             if isinstance(layer, DynamicLayer):
-                layer.keys, layer.values = (_by_head(next(states), next(shapes)[0]) for _ in range(2))
-                layer.dtype, layer.device, layer.is_initialized = past.dtype, self._device, True
+                cache.layers[i] = GrowingKVCache(next(ready), next(ready), past)
             else:
-                kernel = next(shapes)[0]
-                layer.update_conv_state(_newest(next(states).transpose(1, 2), kernel), conv_kernel_size=kernel)
+                inputs = next(ready)[..., 0]
+                layer.update_conv_state(inputs, conv_kernel_size=inputs.shape[-1])
         return cache
 
     def remember(self, prompts: Sequence[tuple[int, ...]], cache: Any, width: int) -> None:
@@ -102,17 +115,21 @@ class PrefixCache:
             if isinstance(layer, DynamicLayer):
                 for kept in (layer.keys, layer.values):
                     states.append(kept[:, :, -width:].transpose(1, 2))
-                    self._shapes.append((kept.shape[1], kept.shape[1] * kept.shape[3]))
+                    self._shapes.append((kept.shape[1], kept.shape[3], 0))
             else:
                 inputs, kernel = layer.conv_states[0], layer.conv_kernel_size[0]
                 states.append(inputs[:, None, :, -width:].transpose(1, 3).transpose(2, 3))
-                self._shapes.append((kernel, inputs.shape[1]))
-                layer.conv_states[0], layer.record_past = _newest(inputs, kernel), False
+                self._shapes.append((inputs.shape[1], 1, kernel))
+                newest = pad(inputs, (kernel, 0))[..., -kernel:].contiguous()  # zeros before the first
+                layer.conv_states[0], layer.record_past = newest, False
         rows = max(1, _AT_ONCE // (width * self._width * states[0].element_size()))
         for start in range(0, len(prompts), rows):
             some = torch.cat([state[start : start + rows].flatten(2) for state in states], dim=-1)
             for prompt, row in zip(prompts[start : start + rows], some, strict=True):
                 self._keep(prompt, row)
+        if self._evicted > _RELEASED and self._device.type == "cpu":
+            release_free_memory()
+            self._evicted = 0
 
     def _keep(self, prompt: tuple[int, ...], states: Tensor) -> None:
         """states: (width, F), of the prompt's last tokens. The first of its blocks will be the last to go."""
@@ -121,7 +138,7 @@ class PrefixCache:
             if prompt[:end] not in self._blocks:
                 self._blocks[prompt[:end]] = states[end - BLOCK - start : end - start].clone()
         while self.size > self.max_bytes:
-            self._blocks.popitem(last=False)
+            self._evicted += self._blocks.popitem(last=False)[1].nbytes
 
     @property
     def size(self) -> int:
@@ -132,20 +149,10 @@ class PrefixCache:
 
     @property
     def _width(self) -> int:
-        return sum(size for _, size in self._shapes)
+        return sum(heads * numbers for heads, numbers, _ in self._shapes)
 
 
 def _usual_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return _BYTES
     return int(prefix_states(torch.cuda.get_device_properties(device).total_memory))
-
-
-def _newest(inputs: Tensor, kernel: int) -> Tensor:
-    """(B, H, T) -> (B, H, kernel): the last of them, zeros before the first."""
-    return pad(inputs, (kernel, 0))[..., -kernel:].contiguous()
-
-
-def _by_head(states: Tensor, heads: int) -> Tensor:
-    """(B, T, heads * D) -> (B, heads, T, D)."""
-    return states.reshape(*states.shape[:2], heads, -1).transpose(1, 2)

@@ -25,6 +25,7 @@ from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
+from r2v.pipeline.plan.collection_plan import collection_line
 from r2v.pipeline.plan.jobs_to_do import makes_of
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
 from r2v.pipeline.plan.likely import Likely, likely_dollars
@@ -243,6 +244,7 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
         *([untrained] if untrained else []),
         *_unknown(jobs, config),
         *_basis(jobs, config, known),
+        *filter(None, (collection_line(job(one.name), config, known) for one in jobs)),
         *time_basis(jobs),
     ]
 

@@ -1,4 +1,4 @@
-"""Sharded training of a policy: the trainer's plugins that divide weights among ranks, and gathering them again.
+"""Sharded training of a policy: the trainer's plugins that divide weights among ranks, and the whole model afterwards.
 
 The plugins are DeepSpeed's ZeRO (`training.zero`), before which each rank has the whole model, and torch's FSDP2
 through accelerate (`training.fsdp`), before which rank 0 has it alone (`r2v.policy.sharded_loading`). Afterwards rank 0

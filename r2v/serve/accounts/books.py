@@ -1,13 +1,13 @@
-"""Books of the server: what each forwarded request may cost, what it was billed, and the caps on both.
+"""Books of the server: reserved and billed USD of each forwarded request, and the caps on them.
 
     async with Books(folder, config) as books:
         entry = await books.reserve(1.20, key="laptop", session="s1")    # raises CapReached
         ...                                                              # forward the request
         await books.settle(entry, 0.031)                                 # or books.lost(entry, "reset")
 
-The intent is in the project's spending journal before a request leaves. An entry that is never settled, because the
-server died or the reply told no usage, stays booked at its worst case as *unknown*: no cap is ever exceeded, and no
-amount is ever 0 for lack of knowledge.
+A reservation is in the project's spending journal before a request leaves. One that is never settled, because the
+server died or the reply held no usage, stays booked at its worst case as *unknown*: no cap is ever exceeded, and an
+unknown amount never counts as 0.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.open_journal import open_journal
 
 _ROUNDING = 1e-9
+"""USD by which sums of floats may miss a cap."""
 _SYNC_SECONDS = 0.5
-"""Rows are in the system's hands before a request leaves, and on the disk so much later: a killed server loses none, a
-power cut may cost those of this time. A sync for each request would add some 20 ms to it on a common disk."""
+"""Delay of the journal's fsync. Rows are written before a request leaves: a killed server loses none, a power cut those
+of this time. A sync for each request would add some 20 ms to it on a common disk."""
 
 
 class CapReached(Exception):
-    """A cap does not cover the worst case of a request. The message is sent to the client. passing: it would, were no
-    other request in flight."""
+    """A cap does not cover the worst case of a request. The message is sent to the client. passing: the cap would cover
+    it if no other request were in flight."""
 
     def __init__(self, message: str, *, passing: bool) -> None:
         super().__init__(message)
@@ -58,7 +59,7 @@ class Reservation:
 
 
 class Books:
-    """The spending journal of one server, as one of the project's at `root`."""
+    """Spending journal of one server, registered with the project at `root`."""
 
     def __init__(self, folder: Path, config: Config, rate: Rate, root: Path = Path()) -> None:
         teacher, serve = config.teacher, config.serve
@@ -76,12 +77,12 @@ class Books:
             scope=self._scope,
             adopt=_adopt_nothing,
             project_max_usd=teacher.project_max_usd,
-            alone=True,  # replies to an agent are drawn anew: nobody else's are used
+            alone=True,  # replies to an agent are drawn anew: those of other journals are not reused
             lanes=False,
         )
         self._clock = WallClock(now=time.time, sleep=asyncio.sleep)
         self._pending: defaultdict[str, float] = defaultdict(float)
-        """USD by label whose rows are being written."""
+        """Label -> USD of rows that are being written, so that concurrent requests cannot pass a cap together."""
 
     async def __aenter__(self) -> Self:
         """Open the journal. Raises LeaseConflict if another server writes it, InputError if it is damaged."""
@@ -93,7 +94,7 @@ class Books:
             budget = self._membership.budget(self._policy, self._clock)
             self._tracker = await open_journal(journal, self._scope, self._rate, budget)
             await self._membership.open(self._tracker, [], _NoClaims(), self._clock, asyncio.ensure_future, pause=1.0)
-        except BaseException:
+        except BaseException:  # cancelled or failed half-way: release the lease that was taken
             self._resources.close()
             raise
         state = self._tracker.state
@@ -112,13 +113,13 @@ class Books:
         return self._tracker.budget.is_capped or any(cap is not None for _, cap in self._caps.values())
 
     def committed(self, kind: str, name: str) -> float:
-        """USD spent or reserved under a label: kind is key, session or day."""
+        """Return the USD spent or reserved under a label. kind: key, session or day."""
         label = f"{kind}:{name}"
         return self._tracker.state.labels.get(label, 0.0) + self._pending.get(label, 0.0)
 
     async def reserve(self, usd: float, *, key: str, session: str) -> Reservation:
-        """Book the worst case of a request before it is sent. Raises CapReached, and EnvironmentFault if the disk
-        refuses."""
+        """Book the worst case of a request before it is sent. Raises CapReached, and EnvironmentFault if the journal
+        cannot be written."""
         names = {"key": key, "session": session, "day": datetime.now(UTC).date().isoformat()}
         for kind, (setting, cap) in self._caps.items():
             committed = self.committed(kind, names[kind])
@@ -146,27 +147,28 @@ class Books:
         while not self._tracker.set_aside(usd):
             if await self._tracker.budget.extend(usd):
                 continue
+            # the client sees this line, and has no command to run again
             line = str(self._tracker.budget.exhausted(usd)).replace(" and run the same command again", "")
             free = self._tracker.budget.remaining + self._tracker.state.reserved
             raise CapReached(line, passing=usd <= free + _ROUNDING)
 
     def _in_flight(self, label: str) -> float:
-        """Return the USD under a label that become known, and mostly free again, when replies end."""
+        """Return the USD reserved under a label for requests in flight, of which settling frees a part."""
         state = self._tracker.state
         held = (usd for name, usd in state.calls.items() if label in state.labels_of[name])
         return sum(held) + self._pending.get(label, 0.0)
 
     async def settle(self, entry: Reservation, usd: float) -> None:
-        """Book what a request was billed; 0 for one that was refused or never sent."""
+        """Book a request's billed USD; 0 for one that was refused or never sent."""
         await self._tracker.write({"row": "served", "id": entry.id, "usd": round(usd, 10)})
 
     async def lost(self, entry: Reservation, why: str) -> None:
-        """Book a request at its worst case, because its amount is unknown."""
+        """Book a request of unknown amount at its worst case."""
         await self._tracker.write({"row": "lost", "id": entry.id, "usd": entry.usd, "why": why})
 
 
 async def _adopt_nothing(folder: Path) -> None:
-    raise EnvironmentFault(f"{folder}: a server brings no batches home")
+    raise EnvironmentFault(f"{folder}: a server collects no provider batches")
 
 
 class _NoClaims:

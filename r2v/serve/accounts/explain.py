@@ -20,11 +20,11 @@ from r2v.storage.paths import SERVERS, TRAFFIC
 
 _HEADS = ("turn", "author", "why", "score", "threshold", "$ paid", "$ saved")
 _NAMED = 5
-"""Sessions that an error names."""
+"""Number of sessions that an error lists."""
 
 
 def served_turns(root: Path) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the turns of every session by (server's folder, session), the session that spoke last first."""
+    """Return the turns of every session by (server's folder, session), the latest session first."""
     turns: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for path in (root / SERVERS).glob(f"*/{TRAFFIC}"):
         for row in read_traffic(path.parent):
@@ -49,14 +49,14 @@ def listed_sessions(root: Path) -> list[str]:
 
 
 def nearest_sessions(root: Path) -> str:
-    """Return the newest sessions in words, for an error about an unknown one."""
+    """Return a list of the newest sessions, for an error about an unknown one."""
     names = [name for _, name in served_turns(root)]
     listed = f"the newest of {len(names)} sessions: {', '.join(names[:_NAMED])}; r2v explain --sessions lists all"
     return listed if names else f"no session was served here ({root / SERVERS})"
 
 
 def explained_session(root: Path, session: str) -> list[str]:
-    """Return lines on a served session; empty if no server here has it."""
+    """Return lines on a served session; empty if no server below the root has it."""
     lines: list[str] = []
     for (folder, name), rows in served_turns(root).items():
         if name == session:
@@ -79,8 +79,7 @@ def _turn(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _money(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return the USD that providers billed, at most where that is unknown, proposals that were not played included; and
-    the USD saved."""
+    """Return the billed and the saved USD. Unknown amounts count at their worst case, and unplayed proposals too."""
     paid = saved = 0.0
     for row in rows:
         proposal = (row.get("decision") or {}).get("small") or {}
@@ -95,7 +94,7 @@ def _number(value: float | None) -> str:
 
 
 def explained_episode(root: Path, episode: str) -> list[str]:
-    """Return lines on an evaluated episode of r2v, in each condition that has it; empty if none has."""
+    """Return lines on an evaluated episode of r2v in each condition; empty if no results hold it."""
     lines: list[str] = []
     for path in sorted((root / "results").glob("*/episodes/*/r2v.jsonl*")):
         for played in TrajectoryStore(path).iter_episodes():
@@ -122,5 +121,5 @@ def _episode(path: Path, episode: Episode) -> Iterator[str]:
 
 
 def explained(root: Path, name: str) -> list[str]:
-    """Return lines on a session or an episode; empty if there is neither."""
+    """Return lines on a session or an episode of this name; empty if neither exists."""
     return explained_session(root, name) or explained_episode(root, name)

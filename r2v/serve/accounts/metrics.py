@@ -1,4 +1,4 @@
-"""Counters of the server in Prometheus' text format. They hold no text of a prompt, no key and no session's name."""
+"""Counters of the server in Prometheus' text format, without prompts, keys or names of sessions."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     {"at": ..., "session": "s1", "turn": 3, "wire": "messages", "source": "llm", "usd": 0.031, ..., "prev": "9f2c..."}
 
-`prev` is the hash of the line before, so that a line that is altered, lost or moved breaks the chain. Money is in the
-journal and synced; lines here are not, and a crash of the machine may cost the last ones.
+`prev` is the hash of the previous line, so that an altered, lost or moved line breaks the chain. Lines are not synced,
+and a crash of the machine may lose the last ones; money is in the journal, which is synced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST = "0" * 32
 
 
 class TrafficLog:
-    """The log of one server, open for appending; its folder's journal lease makes it the only writer."""
+    """Log of one server, open for appending. The lease on the folder's journal makes it the only writer."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TRAFFIC
@@ -45,7 +45,7 @@ class TrafficLog:
             self._file.truncate(size)
 
     def append(self, row: dict[str, Any]) -> None:
-        """Write a row. Raises EnvironmentFault if the disk refuses."""
+        """Write a row. Raises EnvironmentFault if the file cannot be written."""
         assert self._file is not None, "the log is not open"
         line = json.dumps({**row, "prev": self._last}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         with writing(self.path):
@@ -60,8 +60,7 @@ class TrafficLog:
 
 
 def read_traffic(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, which may still be written. Raises InputError if there is none, or its chain is
-    broken."""
+    """Yield the rows of a log, which may still be growing. Raises InputError if missing or its chain is broken."""
     path = folder / TRAFFIC
     try:
         file = path.open("rb")
@@ -75,7 +74,7 @@ def _chained(file: BinaryIO, path: Path) -> Iterator[tuple[dict[str, Any], bytes
     last = _FIRST
     for number, line in enumerate(file, 1):
         if not line.endswith(b"\n"):
-            return  # torn, or being written
+            return  # torn by a kill, or still being written
         try:
             row = json.loads(line)
             intact = row.pop("prev") == last

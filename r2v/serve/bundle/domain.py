@@ -1,8 +1,8 @@
-"""Domain of a bundle: the tools and prompts that its small model and its router were fitted on.
+"""Domain of a bundle: the tools and prompts on which its small model and its router were fitted.
 
     problem = domain.problem(request)        # "unknown tool delete_all", or None if the small model may answer
 
-Outside it the small model never answers: what it would do with another agent's tools was never executed.
+Outside it the small model never answers, because it was never evaluated on another agent's tools.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from r2v.wire.message import Message, ToolResult, ToolSpec, UnknownPart, mapping
 
 DOMAIN = "domain.json"
 _FAMILY = 1000
-"""Characters of a system prompt that name its family: what agents append (files, dates, rules) varies."""
+"""Leading characters of a system prompt that define its family; agents append files, dates and rules, which vary."""
 _FORMS = ("text", "json", "tools")
 _VARYING = re.compile(r"\d+|(?:/[\w.-]+)+")
 _STORED = ("previous_response_id", "conversation", "prompt", "container", "mcp_servers", "web_search_options")
-"""Options that refer to what the provider alone holds or runs."""
+"""Options that refer to state or tools of the provider, which R2V cannot read."""
 _STRUCTURED = ("json_schema", "json_object")
 
 
@@ -42,19 +42,19 @@ class Domain:
 
     tools: tuple[RecordedTool, ...]
     untrusted: str = ""
-    """The benchmark's mark of lines that outsiders wrote."""
+    """The benchmark's mark of untrusted lines."""
     prompts: tuple[str, ...] = ()
-    """Families of system prompts, beside R2V's own ones for these tools."""
+    """Families of system prompts; R2V's own prompts for these tools are always included."""
     kinds: tuple[str, ...] = ()
-    """Types of tools that are no functions, which the agent offers and the small model does without."""
+    """Types of the agent's tools that are no functions; the small model never calls them."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools."""
+        """The tools as specifications."""
         return tool_specs(self.tools)
 
     def problem(self, request: WireRequest) -> str | None:
-        """Return why the small model may not answer a request; None if it may."""
+        """Return the reason that the small model may not answer a request; None if it may."""
         options = request.options
         if (first_number(options, "n") or 1) > 1:
             return "several samples are asked for"
@@ -65,11 +65,11 @@ class Domain:
         offered = (str(tool.value.get("type")) for tool in request.tools if isinstance(tool, UnknownPart))
         if (other := next((kind for kind in offered if kind not in self.kinds), None)) is not None:
             return f"unknown kind of tool {other:.40}"
-        known = {tool.name: _shape(tool.parameters) for tool in self.tools}
+        shapes = {tool.name: _shape(tool.parameters) for tool in self.tools}
         for tool in request.functions:
-            if tool.name not in known:
+            if tool.name not in shapes:
                 return f"unknown tool {tool.name:.60}"
-            if _shape(tool.parameters) != known[tool.name]:
+            if _shape(tool.parameters) != shapes[tool.name]:
                 return f"tool {tool.name:.60} has other parameters"
         if kind := next(_unread(request.conversation), None):
             return f"unreadable part {kind:.40}"
@@ -98,7 +98,7 @@ def domain_of(requests: Iterable[WireRequest]) -> Domain:
     prompts, kinds = dict[str, None](), dict[str, None]()
     for request in requests:
         if not request.functions:
-            continue  # titles and summaries
+            continue  # an agent's requests for titles and summaries, which are no steps
         for tool in recorded(request.functions):
             tools.setdefault(tool.name, tool)
         kinds |= {str(tool.value.get("type")): None for tool in request.tools if isinstance(tool, UnknownPart)}
@@ -117,23 +117,23 @@ def _is_structured(options: Mapping[str, Any]) -> bool:
         mapping(options.get("text")).get("format"),
         mapping(options.get("output_config")).get("format"),
     )
-    return any(mapping(one).get("type") in _STRUCTURED for one in formats)
+    return any(mapping(spec).get("type") in _STRUCTURED for spec in formats)
 
 
 def _shape(parameters: Mapping[str, Any]) -> str:
-    """Return what of a schema decides whether a call fits it: names and types of the arguments."""
+    """Return the part of a schema that a call has to match: names and types of the arguments."""
     properties = mapping(parameters.get("properties"))
     return json.dumps(sorted((name, str(mapping(schema).get("type"))) for name, schema in properties.items()))
 
 
 def _unread(messages: Iterable[Message]) -> Iterator[str]:
-    """Yield the kinds of parts that R2V does not read, such as images."""
+    """Yield the kinds of parts that R2V cannot read, such as images."""
     for message in messages:
         for part in message.parts:
             inner = part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,)
-            for one in inner:
-                if isinstance(one, UnknownPart):
-                    kind = str(one.value.get("type"))
+            for item in inner:
+                if isinstance(item, UnknownPart):
+                    kind = str(item.value.get("type"))
                     if kind != "additional_tools":
                         yield kind
 
@@ -155,7 +155,7 @@ def write_domain(folder: Path, domain: Domain) -> None:
 
 
 def read_domain(folder: Path) -> Domain:
-    """Read the domain of a bundle. Raises InputError."""
+    """Read the domain of a bundle. Raises InputError if it is missing or unreadable."""
     path = folder / DOMAIN
     try:
         return from_dict(Domain, json.loads(path.read_text()))

@@ -1,22 +1,21 @@
-"""Bundle: a policy, its verifier and its router as one folder that needs nothing else of the project.
+"""Bundle: a policy, its verifier and its router in one self-contained folder.
 
-    write_bundle(config, Path("bundle"))      # r2v.pipeline.write_bundle, what `r2v export bundle` does
+    write_bundle(config, Path("bundle"))      # r2v.pipeline.write_bundle, as `r2v export bundle` calls it
     bundle = read_bundle(Path("bundle"))      # every file hashed; bundle.policy loads in transformers
 
-    README.md       model card: what it is, the executed table with its intervals, how to load it
-    policy/         weights or adapters, configuration and tokenizer, as transformers reads them; none of a small model
-                    that is asked through an API
-    verifier/       the verifier's head or adapters; none beside an imputed router or such a model
-    cases/          the index of the teacher's steps, where the router looks at it
-    router/         r2v.json and disagreement_router.json, the router models, and threshold.json, where the score that
-                    acts was placed and what that came to
-    prices.json     the prices at which the table was counted
+    README.md       model card: description, the executed table with its intervals, instructions for loading
+    policy/         weights or adapters, configuration and tokenizer, for transformers; missing for a small model behind
+                    an API
+    verifier/       the verifier's head or adapters; missing for an imputed router or a small model behind an API
+    cases/          the index of the teacher's steps, if the router reads it
+    router/         r2v.json and disagreement_router.json, the router models, and threshold.json, thresholds and their
+                    results on calibration tasks
+    prices.json     the prices of the table
     settings.json   sections of the configuration that serving needs
-    bundle.json     manifest: versions, threshold, where everything came from, the hash of every file; written last
+    bundle.json     manifest: versions, threshold, sources, the hash of every file; written last
 
-A bundle travels: it is copied, pushed and downloaded. So its reader opens no link, follows no name out of the folder,
-and hashes every file before anything is made of it. The hashes find damage, not lies: who alters a bundle on purpose
-can compute them again.
+A bundle is copied, pushed and downloaded. Its reader therefore opens no link, follows no name out of the folder, and
+hashes every file before use. The hashes find damage, not tampering: an attacker can compute them again.
 """
 
 from __future__ import annotations
@@ -38,48 +37,49 @@ from r2v.storage.untrusted import plain_files
 BUNDLE_MANIFEST = "bundle.json"
 BUNDLE_FORMAT = 1
 _LARGEST_MANIFEST = 4 << 20
+"""Limit in bytes, so that a hostile bundle cannot exhaust the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleManifest:
-    """What a bundle says of itself. Hashes are hex SHA-256."""
+    """Record of a bundle. Hashes are hex SHA-256."""
 
     format: int
     r2v_version: str
     benchmark: str
     benchmark_version: str
     base_model: str
-    """What the policy was trained from, as `policy.model_name` named it."""
+    """Base model of the policy (`policy.model_name`)."""
     weights: str
-    """adapters or full; none of a model that is asked through an API."""
+    """adapters, full, or none for a model behind an API."""
     feature_version: str
-    """Version of the features that the router reads."""
+    """Version of the router's features."""
     threshold: float
-    """The score from which on the LLM is asked."""
+    """The LLM acts if the score reaches it."""
     llm_call_rate: float
-    """Share of steps that went to the LLM at this threshold, executed on calibration tasks; of an imputed router the
-    share of recorded steps at which it would be asked."""
+    """Share of LLM steps at this threshold: executed on calibration tasks, or computed on recorded steps for an imputed
+    router."""
     sources: dict[str, str]
-    """Job -> fingerprint of the artifact that it came from; evaluate is the table's."""
+    """Job -> fingerprint of its artifact; that of evaluate holds the table."""
     results_sha256: str | None
-    """Hash of the whole content of the evaluation, as `r2v verify-results` prints it; None of an imputed router, of
-    which nothing was executed."""
+    """Hash of the evaluation's whole content, as `r2v verify-results` prints it; None for an imputed router, which was
+    never executed."""
     files: dict[str, str]
-    """Relative name -> hash of its content, of every file but this one."""
+    """Relative name -> hash of the content, for every file but the manifest."""
     labels: Literal["executed", "imputed"] = "executed"
-    """What the router was fitted on."""
+    """Kind of labels that the router was fitted on."""
     enable_thinking: bool | None = None
-    """`policy.enable_thinking`: the value under which the chat template rendered prompts. None: it reads none."""
+    """`policy.enable_thinking`, as passed to the chat template. None: the template does not read it."""
     prompt_version: int | None = None
-    """Version of the form in which the policy was told its tools; None where it is told none."""
+    """Version of the prompt's form of tools; None for a policy without tools in its prompt."""
     score: str = "r2v"
-    """The method whose score decides: r2v, or another one that calibration tasks preferred."""
+    """Method whose score decides: r2v, or a better one on calibration tasks."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A bundle of which every file was hashed."""
+    """A bundle whose files were all verified against their hashes."""
 
     folder: Path
     manifest: BundleManifest
@@ -96,29 +96,29 @@ class Bundle:
 
     @property
     def verifier(self) -> Path:
-        """The verifier's folder; a bundle of an imputed router, or of a model behind an API, has none."""
+        """The verifier's folder; missing for an imputed router or a model behind an API."""
         return self.folder / "verifier"
 
     @property
     def cases(self) -> Path:
-        """The index of the teacher's steps; there is none where the router does not look at it."""
+        """Folder of the index of the teacher's steps; missing if the router does not read it."""
         return self.folder / "cases"
 
     @property
     def routers(self) -> dict[str, Path]:
-        """The files of the router models, by the method whose score each is."""
+        """Files of the router models by method."""
         files = (self.folder / "router" / f"{name}.json" for name in ("r2v", "disagreement_router"))
         return {path.stem: path for path in files if path.relative_to(self.folder).as_posix() in self.manifest.files}
 
 
 def write_bundle_manifest(folder: Path, manifest: BundleManifest) -> None:
-    """Put the manifest into the folder, whole or not at all, with a hash of itself."""
+    """Write the manifest into the folder atomically, with a hash of itself."""
     write_json(folder / BUNDLE_MANIFEST, hashed(to_dict(manifest)))
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """The bundle in a folder. Raises InputError where there is none, Damaged for a file that is not what was written,
-    one that is missing, and one that nobody wrote there."""
+    """Return the bundle in a folder. Raises InputError if there is no bundle, Damaged for a changed, a missing or an
+    unlisted file."""
     manifest = _manifest(folder)
     names = {name for name in plain_files(folder) if not name.endswith("/")}
     for name, recorded in manifest.files.items():
@@ -131,10 +131,10 @@ def read_bundle(folder: Path) -> Bundle:
 def _manifest(folder: Path) -> BundleManifest:
     path = folder / BUNDLE_MANIFEST
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder}: no bundle (no {BUNDLE_MANIFEST}); `r2v export {folder}` makes one") from None
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_MANIFEST:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_MANIFEST:
         raise Damaged(path, "it is no plain file of the size that a manifest has")
     record = read_hashed(path)
     if record.get("format") != BUNDLE_FORMAT:

@@ -1,17 +1,17 @@
-"""A bundle at work: its policy, verifier, router and threshold as one actor.
+"""Routed actor of a bundle: its policy, verifier, router and threshold as one actor.
 
-    bundle = read_bundle(Path("bundle"))                  # every file hashed before anything is made of it
+    bundle = read_bundle(Path("bundle"))                  # every file is hashed before use
     waves = Waves(workers=4)
     actor = routed_actor(bundle, benchmark, waves)
     episodes = play_many(waves, world, specs, actor)
 
-In an event loop of your own, each step is a question:
+In your own event loop, ask for each step:
 
     act = await actor.act(view)                           # opens threads and the LLM's journal, and closes them
     async with waves.open():                              # opens them once for all steps inside
         act = await actor.act(view)
 
-The same models under the same prompts decide the same: what an evaluation played, its bundle plays again.
+The same models under the same prompts make the same decisions: a bundle reproduces the episodes of its evaluation.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from r2v.wire.message import ToolSpec
 
 T = TypeVar("T")
 _NOT_KEYS = {"policy": ("elision", "engine", "engine_verifier")}
-"""Section -> what of its content is no key of it, or no value of one. Settings are the content that fingerprints hash,
-which names the rule of elision and an engine's version too."""
+"""Section -> entries that are no configuration keys. Settings are the hashed content of fingerprints, which also names
+the rule of elision and the engine's version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleSettings:
-    """Sections of the configuration that a bundle was evaluated with."""
+    """Sections of the configuration of a bundle's evaluation."""
 
     policy: PolicyConfig
     inference: InferenceConfig
@@ -75,11 +75,11 @@ def routed_actor(
     rollout: RolloutConfig | None = None,
     journal: Path | None = None,
 ) -> Routed:
-    """The routed pair of a bundle in a benchmark's worlds, behind a wave engine.
+    """Return the routed pair of a bundle in a benchmark's worlds, behind a wave engine.
 
-    The LLM is the one of the bundle's settings: a provider's, whose questions and bills `journal` remembers (None: the
-    project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, the
-    policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be
+    The LLM is the one of the bundle's settings: a provider's, with its requests and bills in `journal` (None: the
+    project's own), or the benchmark's scripted expert. Raises InputError if the bundle's settings are unreadable, the
+    policy was trained on prompts of another version, or its base model is missing; UsageError if the LLM cannot be
     asked.
     """
     settings = bundle_settings(bundle)
@@ -98,7 +98,7 @@ def routed_actor(
 def local_pair(
     bundle: Bundle, settings: BundleSettings, waves: Waves, rollout: RolloutConfig, tools: Sequence[ToolSpec]
 ) -> tuple[PricedModel, PricedVerifier | None]:
-    """The small policy of weights, and its verifier where the bundle has one, in this process."""
+    """Return the small policy with weights in this process, and its verifier if the bundle has one."""
     policy, inference, cost = settings.policy, settings.inference, settings.cost
     slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
     if not bundle.verifier.is_dir():
@@ -110,7 +110,7 @@ def local_pair(
 def bundle_gate(
     bundle: Bundle, settings: BundleSettings, slm: PricedModel | None, verifier: PricedVerifier | None, untrusted: str
 ) -> ScoreGate:
-    """The router of a bundle at work. slm: None where its features need no samples."""
+    """Return the gate of a bundle. slm: None if its features need no samples."""
     router, inference = settings.router, settings.inference
     samples = inference.num_candidates if "samples" in router.features else 0
     cases = CaseIndex.load(bundle.cases) if bundle.cases.is_dir() else None
@@ -123,8 +123,8 @@ def bundle_gate(
 
 
 def bundle_settings(bundle: Bundle) -> BundleSettings:
-    """The settings of a bundle. Raises InputError where they are none, or its policy was trained on prompts of another
-    version."""
+    """Return the settings of a bundle. Raises InputError if they are unreadable, or the policy was trained on prompts
+    of another version."""
     path = bundle.folder / "settings.json"
     try:
         settings = json.loads(path.read_text())

@@ -24,12 +24,12 @@ from r2v.serve.transport.upstream import Upstream
 
 @asynccontextmanager
 async def served_pair(folder: Path, config: Config, upstream: Upstream, books: Books) -> AsyncIterator[ServedPair]:
-    """Load a bundle for as long as the block runs. A small model behind an API is the bundle's, unless the
-    configuration names one (`policy.provider`). Raises as `load_pair` does."""
+    """Load a bundle while the block runs. A small model behind an API is the bundle's, unless the configuration names
+    one (`policy.provider`). Raises as `load_pair` does."""
 
     def behind_api(policy: PolicyConfig) -> APISmall:
-        asked = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
-        return APISmall(asked, asked_rate(asked.teacher, keys=POLICY_KEYS), upstream, books)
+        target = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
+        return APISmall(target, asked_rate(target.teacher, keys=POLICY_KEYS), upstream, books)
 
     waves = Waves(workers=1)
     async with waves.open():
@@ -37,9 +37,9 @@ async def served_pair(folder: Path, config: Config, upstream: Upstream, books: B
 
 
 def load_pair(folder: Path, config: Config, waves: Waves, behind_api: Callable[[PolicyConfig], APISmall]) -> ServedPair:
-    """Return the pair of a bundle. behind_api: makes a small model that is behind an API. Raises InputError for a
-    damaged bundle and one of an earlier R2V, UsageError if the small model cannot be asked, EnvironmentFault if what
-    weights need is not installed."""
+    """Return the pair of a bundle. behind_api: constructor of a small model behind an API. Raises InputError for a
+    damaged bundle or one of an earlier R2V, UsageError if the small model cannot be asked, EnvironmentFault if a
+    package for its weights is not installed."""
     bundle = read_bundle(folder)
     domain, settings = read_domain(folder), bundle_settings(bundle)
     small: Small
@@ -53,5 +53,7 @@ def load_pair(folder: Path, config: Config, waves: Waves, behind_api: Callable[[
         model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
         small = LocalSmall(model)
         gate = bundle_gate(bundle, settings, model, verifier, domain.untrusted)
-    logger.info("  %s: %d tools, threshold %g", folder, len(domain.tools), bundle.manifest.threshold)
+    logger.info(
+        "  bundle loaded: bundle=%s tools=%d threshold=%g", folder, len(domain.tools), bundle.manifest.threshold
+    )
     return ServedPair(bundle, domain, settings.inference, gate, small)

@@ -4,8 +4,8 @@
     decision.source, decision.reason           # "llm", "score"
 
 The rule is the evaluation's: the LLM acts iff the score reaches the threshold and its calls are not used up. The small
-model never acts outside the bundle's domain, nor where the LLM would refuse to go on from its turn. A failing small
-model is left alone for a while, and then tried with one request.
+model never acts outside the bundle's domain, nor if the LLM would refuse to continue from its turn. A circuit breaker
+pauses a failing small model, and then tries it with one request.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from r2v.wire.message import Message, mapping
 
 Source = Literal["small", "llm"]
 _FAILURES = 3
-"""Failures in a row after which the small model is left alone."""
+"""Consecutive failures after which the small model is paused."""
 _PAUSE = 30.0
-"""Seconds that it is left alone."""
+"""Seconds of the pause, in which clients do not wait for a model that is down."""
 BUDGET = "r2v:budget="
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedDecision:
-    """Who acts at a step, and why. `reason`: score, budget, threshold, repeat, or what stands in the way of the small
+    """The author of a step and the reason. reason: score, budget, threshold, repeat, or the obstacle to the small
     model."""
 
     source: Source
@@ -52,17 +52,17 @@ class ServedDecision:
     features: Mapping[str, float] = field(default_factory=dict)
     proposal: SmallProposal | None = None
     router_cost: float = 0.0
-    """USD that measuring the features cost, at list prices."""
+    """USD of measuring the features, at list prices."""
 
     @property
     def logged(self) -> dict[str, Any]:
-        """It as the traffic log has it; the rule draws nothing, so its probability is 1."""
-        told = {"source": self.source, "reason": self.reason, "probability": 1.0, "step": self.step}
-        return told | {"score": self.score, "threshold": self.threshold, "features": dict(self.features)}
+        """Fields for the traffic log. The rule is deterministic, so the probability is 1."""
+        fields = {"source": self.source, "reason": self.reason, "probability": 1.0, "step": self.step}
+        return fields | {"score": self.score, "threshold": self.threshold, "features": dict(self.features)}
 
 
 class Breaker:
-    """Leaves a failing model alone: after `_FAILURES` in a row for `_PAUSE` seconds, then one request tries it."""
+    """Circuit breaker: opens after `_FAILURES` failures in a row, and after `_PAUSE` seconds lets one request try."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now, self._failures, self._open_until, self._probing = now, 0, 0.0, False
@@ -79,21 +79,21 @@ class Breaker:
 
     @property
     def healthy(self) -> bool:
-        """True if its last requests did not all fail."""
+        """True unless the last `_FAILURES` requests all failed."""
         return self._failures < _FAILURES
 
     def succeeded(self) -> None:
-        """The model has answered."""
+        """Report an answer of the model."""
         self._failures, self._probing = 0, False
 
     def failed(self) -> None:
-        """The model has not answered."""
+        """Report a failure of the model."""
         self._failures, self._probing = self._failures + 1, False
         self._open_until = self._now() + _PAUSE
 
 
 class ServedPair:
-    """A bundle at work behind the server."""
+    """A bundle's small model, gate and domain behind the server."""
 
     def __init__(
         self, bundle: Bundle, domain: Domain, inference: InferenceConfig, gate: ScoreGate, small: Small
@@ -105,11 +105,11 @@ class ServedPair:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Names by which a client asks for the pair, or for the small model alone."""
+        """Model names of the pair, and of the small model alone."""
         return ("r2v", *(f"{BUDGET}{budget:g}" for budget in self._points), "small")
 
     def threshold_of(self, name: str) -> float | None:
-        """Return the threshold that a model name asks for; None if it is no name of the pair."""
+        """Return the threshold of a model name of the pair; None for another name."""
         if name == "r2v":
             return self._threshold
         if name == "small":
@@ -124,34 +124,34 @@ class ServedPair:
         return self._points[max(within)] if within else 1.0
 
     async def decide(self, request: ClientRequest, session: AgentSession, threshold: float) -> ServedDecision:
-        """Decide who answers a request. Raises CapReached where not even the small model's question is covered."""
+        """Decide who answers a request. Raises CapReached if no cap covers even the request to the small model."""
         problem, view = self._view(request, session)
         if view is None:
             return ServedDecision(source="llm", reason=problem, threshold=threshold)
         before = session.decisions.get(request.conversation)
-        if before == "llm":
+        if before == "llm":  # a retry gets the same author, so that the log has one author for each step
             return ServedDecision(source="llm", reason="repeat", threshold=threshold, step=view.step)
         if not needs_score(threshold) and escalates(None, threshold):
             return ServedDecision(source="llm", reason="threshold", threshold=threshold, step=view.step)
         proposal = await self.proposed(request, view)
         if isinstance(proposal, str):
             return ServedDecision(source="llm", reason=proposal, threshold=threshold, step=view.step)
-        found: dict[str, Any] = {"threshold": threshold, "step": view.step, "proposal": proposal}
+        evidence: dict[str, Any] = {"threshold": threshold, "step": view.step, "proposal": proposal}
         if before == "small":
-            return ServedDecision(source="small", reason="repeat", **found)
+            return ServedDecision(source="small", reason="repeat", **evidence)
         if not needs_score(threshold):
-            return ServedDecision(source="small", reason="threshold", **found)
+            return ServedDecision(source="small", reason="threshold", **evidence)
         measured = await self._gate.extractor.measure(view, proposal.reply, self._gate.asked)
         score = recorded_score(self._gate.score(measured.features, view.seed, view.task_id, view.step))
-        found |= {"score": score, "features": measured.features, "router_cost": measured.bill.cost}
+        evidence |= {"score": score, "features": measured.features, "router_cost": measured.bill.cost}
         if not escalates(score, threshold):
-            return ServedDecision(source="small", reason="score", **found)
+            return ServedDecision(source="small", reason="score", **evidence)
         if view.llm_calls >= self._inference.max_llm_calls:
-            return ServedDecision(source="small", reason="budget", **found)
-        return ServedDecision(source="llm", reason="score", **found)
+            return ServedDecision(source="small", reason="budget", **evidence)
+        return ServedDecision(source="llm", reason="score", **evidence)
 
     async def instead(self, request: ClientRequest, session: AgentSession, threshold: float) -> ServedDecision | None:
-        """Return the small model's answer where the LLM is down; None if it may not answer, or fails too."""
+        """Return the small model's answer while the LLM is down; None if it may not answer, or fails too."""
         _, view = self._view(request, session)
         proposal = None if view is None else await self.proposed(request, view)
         if view is None or isinstance(proposal, str):
@@ -159,7 +159,7 @@ class ServedPair:
         return ServedDecision(source="small", reason="LLM down", threshold=threshold, step=view.step, proposal=proposal)
 
     def _view(self, request: ClientRequest, session: AgentSession) -> tuple[str, StepView | None]:
-        """Return the step, or None with what stands in the way of the small model."""
+        """Return the step, or None and the obstacle to the small model."""
         try:
             problem = self.domain.problem(request.parsed) or _goes_on(request)
             if problem is not None:
@@ -169,7 +169,7 @@ class ServedPair:
             return f"unreadable conversation ({error!s:.80})", None
 
     async def proposed(self, request: ClientRequest, view: StepView) -> SmallProposal | str:
-        """Return the small model's turn, or why there is none."""
+        """Return the small model's turn, or the reason for its failure. Raises CapReached."""
         if not self.breaker.closed:
             return "small model down"
         try:
@@ -177,19 +177,19 @@ class ServedPair:
         except SmallFailed as error:
             self.breaker.failed()
             return f"small model failed: {error!s:.100}"
-        except CapReached:
+        except CapReached:  # no failure of the model: a probe that it stopped must not keep the breaker open
             self.breaker.succeeded()
             raise
         self.breaker.succeeded()
-        misfit = _misfit(request, proposal.said.message)
+        misfit = _misfit(request, proposal.wire_reply.message)
         return proposal if misfit is None else f"small model failed: {misfit}"
 
 
-def _misfit(request: ClientRequest, said: Message) -> str | None:
-    """Return what makes a turn no answer to the request; None if it is one."""
+def _misfit(request: ClientRequest, turn: Message) -> str | None:
+    """Return the violation of the request's tools or tool_choice by a turn; None if it is an answer."""
     choice = request.body.values.get("tool_choice")
     kind = choice if isinstance(choice, str) else mapping(choice).get("type")
-    if not said.calls:
+    if not turn.calls:
         return (
             "no call of a tool, which tool_choice demands" if kind in ("required", "any", "function", "tool") else None
         )
@@ -197,15 +197,16 @@ def _misfit(request: ClientRequest, said: Message) -> str | None:
         return "a call of a tool, which tool_choice excludes"
     named = mapping(choice).get("name") or mapping(mapping(choice).get("function")).get("name")
     offered = {tool.name for tool in request.parsed.functions if named in (None, tool.name)}
-    stray = next((call.name for call in said.calls if call.name not in offered), None)
+    stray = next((call.name for call in turn.calls if call.name not in offered), None)
     return None if stray is None else f"a call of {stray:.60}, which is not offered"
 
 
 def _goes_on(request: ClientRequest) -> str | None:
-    """Return why the LLM could not go on from a turn of the small model; None if it can.
+    """Return the reason that the LLM cannot continue from a turn of the small model; None if it can.
 
     Anthropic's models that think within a budget (`thinking.type: enabled`) refuse a tool loop whose last turn does not
-    begin with a thought of theirs; adaptive thinking takes such turns. OpenAI's models take calls without reasoning.
+    begin with a thought of theirs; adaptive thinking accepts such turns.
+    OpenAI's models accept calls without reasoning.
     """
     thinking = mapping(request.body.values.get("thinking")).get("type")
     if request.wire == "messages" and thinking == "enabled" and request.body.values.get("tools"):
@@ -214,9 +215,8 @@ def _goes_on(request: ClientRequest) -> str | None:
 
 
 def _operating_points(bundle: Bundle) -> dict[float, float]:
-    """Return the thresholds that were placed on calibration tasks, by the budget that each was placed for, as the page
-    of an imputed router has them; of an executed one by the share of LLM steps, in hundredths, that it came to. Raises
-    InputError."""
+    """Return budget -> threshold as placed on calibration tasks. The budget is the one that a threshold was placed for
+    (imputed router), or the executed share of LLM steps, rounded to hundredths. Raises InputError."""
     path = bundle.folder / "router" / "threshold.json"
     try:
         recorded = json.loads(path.read_text())

@@ -1,10 +1,10 @@
-"""The small model of a served pair: it proposes a turn, which is played or thrown away.
+"""Small model of a served pair: it proposes a turn, which is played or discarded.
 
     proposal = await small.propose(request, view)
-    kind, body = rendered(request, proposal.said)        # in the client's own format
+    kind, body = rendered(request, proposal.wire_reply)      # in the client's own format
 
-`LocalSmall` has weights of its own and reads R2V's rendering of the steps, as in training. `APISmall` is another
-endpoint and reads the client's conversation, without the thoughts of the LLM, which belong to their author.
+`LocalSmall` has weights in this process and reads R2V's rendering of the steps, as in training. `APISmall` is another
+endpoint and reads the client's conversation without the LLM's thoughts, which only their author accepts.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply
 from r2v.wire.message import Message, Part, TextPart, ToolCall
 
 _LONGEST_REPLY = 8192
-"""Tokens that a turn may have, unless the client allows fewer; a longer one is left to the LLM."""
+"""Tokens of a turn, unless the client allows fewer; a turn cut off there goes to the LLM instead."""
 
 
 class SmallFailed(Exception):
-    """The small model did not answer; the LLM does. The reason is logged."""
+    """The small model failed to answer, and the LLM answers instead. The reason is logged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmallProposal:
-    """A turn of the small model. `reply`: as the router reads it; `said`: as the client gets it."""
+    """A turn of the small model. reply: for the router; wire_reply: for the client."""
 
     reply: Reply
-    said: WireReply
+    wire_reply: WireReply
     bill: StepBill = field(default_factory=StepBill)
     tokens: TokenCounts
     usd: float | None = 0.0
-    """Billed by its provider; None if that is unknown."""
+    """Billed by its provider; None if unknown."""
 
 
 class Small(Protocol):
@@ -77,8 +77,10 @@ class LocalSmall:
             arguments = json.dumps(action.arguments, ensure_ascii=False)
             part = ToolCall(name=action.action_type, arguments=arguments, id=new_call_id())
         usage = TokenUsage(input=reply.usage.tokens_in, output=reply.usage.tokens_out)
-        said = WireReply(message=Message(role="assistant", content=(part,)), usage=usage, id=new_call_id())
-        return SmallProposal(reply=reply, said=said, bill=self.model.bill(view, reply), tokens=usage.counts(0, 0))
+        wire_reply = WireReply(message=Message(role="assistant", content=(part,)), usage=usage, id=new_call_id())
+        return SmallProposal(
+            reply=reply, wire_reply=wire_reply, bill=self.model.bill(view, reply), tokens=usage.counts(0, 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class APISmall:
 
     endpoint: Endpoint
     rate: Rate
-    """With the shape of its requests."""
+    """Price, and shape of its requests."""
     upstream: Upstream
     books: Books
 
@@ -104,37 +106,37 @@ class APISmall:
         try:
             async with self.upstream.post(endpoint.url(path), headers, body) as response:
                 content = b"".join([piece async for piece in self.upstream.pieces(response)])
-        except NotSent as error:
+        except NotSent as error:  # no connection, so nothing is billed
             await self.books.settle(entry, 0.0)
             raise SmallFailed(str(error)) from None
-        except BrokenOff as error:
+        except BrokenOff as error:  # the request may have arrived, and the provider may bill it
             await self.books.lost(entry, str(error))
             raise SmallFailed(str(error)) from None
-        if response.status >= 400:
+        if response.status >= 400:  # providers bill no refused request
             await self.books.settle(entry, 0.0)
             raise SmallFailed(f"status {response.status}")
         try:
-            said: WireReply = wire.read_reply(json.loads(content))
+            wire_reply: WireReply = wire.read_reply(json.loads(content))
         except (chat.NotThisFormat, ValueError, TypeError, LookupError, RecursionError) as error:
             await self.books.lost(entry, "its reply cannot be read")
             raise SmallFailed(f"its reply cannot be read ({error!s:.60})") from None
         counts, usd = TokenCounts(), None
-        if said.usage is not None and said.usage.whole:
-            counts = said.usage.counts(0, 0)
+        if wire_reply.usage is not None and wire_reply.usage.whole:
+            counts = wire_reply.usage.counts(0, 0)
             usd = rate.usd(counts, batch=False)
             await self.books.settle(entry, usd)
         else:
             await self.books.lost(entry, "the reply told no usage")
-        if said.finish != "stop" or not (said.message.calls or said.message.text.strip()):
-            raise SmallFailed(f"its reply ended by {said.finish}")
-        text = Turn(said=said.message).action.raw_text
+        if wire_reply.finish != "stop" or not (wire_reply.message.calls or wire_reply.message.text.strip()):
+            raise SmallFailed(f"its reply ended by {wire_reply.finish}")
+        text = Turn(said=wire_reply.message).action.raw_text
         usage = Usage(tokens_in=counts.input, tokens_out=counts.output, cost_usd=rate.listed(counts))
-        reply = Reply(samples=(Sample(text=text, message=said.message),), usage=usage, model=endpoint.model)
-        return SmallProposal(reply=reply, said=_plain(said), tokens=counts, usd=usd)
+        reply = Reply(samples=(Sample(text=text, message=wire_reply.message),), usage=usage, model=endpoint.model)
+        return SmallProposal(reply=reply, wire_reply=_plain(wire_reply), tokens=counts, usd=usd)
 
 
 def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Request], dict[str, Any]]]:
-    """Return the format that the endpoint is asked in: its module, its path, and what writes a body of it."""
+    """Return the endpoint's wire format: its module, its path, and the writer of its bodies."""
     if endpoint.provider == "anthropic":
         return anthropic, PATHS["messages"], message_body
     if rate.shape.responses:
@@ -143,7 +145,7 @@ def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Req
 
 
 def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Request:
-    """Return the client's conversation and tools as they are put to the small model, greedily."""
+    """Return the request to the small model: the client's conversation and tools."""
     messages = tuple(message.plain for message in asked(request.body.values))
     tools = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
     return Request(
@@ -156,25 +158,25 @@ def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Req
     )
 
 
-def _plain(said: WireReply) -> WireReply:
-    """Return a reply with its words and calls alone, the calls under ids of R2V's own."""
+def _plain(reply: WireReply) -> WireReply:
+    """Return a reply with only its texts and calls, the calls with ids of R2V."""
     parts: list[Part] = []
-    for part in said.message.parts:
+    for part in reply.message.parts:
         if isinstance(part, ToolCall):
             parts.append(ToolCall(name=part.name, arguments=part.arguments or "{}", id=new_call_id()))
         elif isinstance(part, TextPart) and part.text:
             parts.append(TextPart(text=part.text))
-    return replace(said, message=Message(role="assistant", content=tuple(parts)), id=new_call_id(), extra={})
+    return replace(reply, message=Message(role="assistant", content=tuple(parts)), id=new_call_id(), extra={})
 
 
 def new_call_id() -> str:
-    """Return a new id, by which the small model's turns are recognised."""
+    """Return a new id with the prefix by which the small model's turns are recognised."""
     return f"{CALL_ID}{secrets.token_hex(12)}"
 
 
-def rendered(request: ClientRequest, said: WireReply) -> tuple[str, bytes]:
-    """Return the content type and the body of a reply. The reply names the model that the client named."""
-    reply, created, streams = replace(said, model=request.body.model), int(time.time()), request.body.streams
+def rendered(request: ClientRequest, wire_reply: WireReply) -> tuple[str, bytes]:
+    """Return the content type and the body of a reply in the client's format. It names the requested model."""
+    reply, created, streams = replace(wire_reply, model=request.body.model), int(time.time()), request.body.streams
     written: Any
     if request.wire == "messages":
         written = anthropic.write_stream(reply) if streams else anthropic.write_reply(reply)

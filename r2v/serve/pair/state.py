@@ -1,11 +1,11 @@
-"""State of a served step: what a request says of the task, its steps and who acted them.
+"""State of a served step: the task, its steps and their authors, read from a request.
 
     view = served_view(request, session, domain, inference)       # a StepView, as in an evaluation
     view.actions, view.llm_steps
 
 It is read from the messages alone, so that a restart, or a client that compacts its conversation, loses nothing. The
-author of an earlier turn is R2V's small model if the turn holds a call id that R2V gave or text that it said in this
-session; a turn of which that is not known counts as the LLM's.
+author of an earlier turn is R2V's small model if the turn holds a call id of R2V or a text of the small model in this
+session; any other turn counts as the LLM's.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from r2v.serve.bundle.domain import Domain
 from r2v.serve.sessions import AgentSession
 
 CALL_ID = "r2v_"
-"""How ids of the small model's calls begin."""
+"""Prefix of the ids of the small model's calls."""
 
 
 class NotReadable(Exception):
-    """A conversation that is no series of steps; the reason is logged."""
+    """The conversation is no sequence of steps; the reason is logged."""
 
 
 def served_view(
     values: Mapping[str, Any], session: AgentSession, domain: Domain, inference: InferenceConfig
 ) -> StepView:
-    """Return the step that a request asks for. values: its body. Raises NotReadable."""
+    """Return the next step of a request's conversation. values: its body. Raises NotReadable."""
     try:
         talk = Conversation(messages=asked(values))
         turns = talk.turns
@@ -48,7 +48,7 @@ def served_view(
     observations = (*(turn.observation for turn in turns), after or "")
     goal = talk.goal
     if not observations[0] and domain.is_native(talk.messages):
-        goal, _, page = goal.partition("\n\n")  # R2V's own agents show the first page behind the goal
+        goal, _, page = goal.partition("\n\n")  # R2V's own agents append the first page to the goal
         observations = (page, *observations[1:])
     actions = tuple(turn.action.raw_text for turn in turns)
     llm_steps = tuple(step for step, turn in enumerate(turns) if not _is_small(turn, session))
@@ -68,7 +68,7 @@ def served_view(
 
 
 def _after(talk: Conversation) -> str:
-    """Return the text of the messages behind the last turn, or behind the goal if there is none."""
+    """Return the text of the messages after the last turn, or after the goal if there is no turn."""
     rest = talk.messages
     for index in range(len(rest) - 1, -1, -1):
         if rest[index].role == "assistant" or index == talk.opening:
@@ -83,5 +83,5 @@ def _is_small(turn: Turn, session: AgentSession) -> bool:
 
 
 def said_hash(text: str) -> str:
-    """Return the hash by which a turn's text is recognised in later requests."""
+    """Return the hash by which a turn's text is recognised in later requests; clients change its spacing."""
     return hashlib.blake2b(" ".join(text.split()).encode(errors="replace"), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Request bodies, edited without touching any other byte.
+"""Request bodies with edits that leave all other bytes unchanged.
 
     body = RequestBody(raw, longest=1 << 25)
     body.values["model"]
@@ -25,11 +25,11 @@ from r2v.wire.message import mapping
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 _DEEPEST = 200
-"""Nesting limit of a body."""
+"""Nesting limit of a body, below the recursion limit of its readers."""
 
 
 class Unreadable(ValueError):
-    """The body is no JSON object; the message is sent to the client."""
+    """The body cannot be decoded to a JSON object. The message is sent to the client."""
 
 
 class RequestBody:
@@ -49,7 +49,7 @@ class RequestBody:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RequestBody:
-        """Return the body that these values make."""
+        """Return a body with the values as JSON."""
         return cls(json.dumps(values, ensure_ascii=False).encode(errors="replace"), longest=sys.maxsize)
 
     def sent(self, *, model: str | None = None, with_usage: bool = False) -> tuple[bytes, tuple[str, ...]]:
@@ -68,7 +68,7 @@ class RequestBody:
         if not edits:
             return self.raw, ()
         text = self._text
-        for start, end, new in sorted(edits, reverse=True):
+        for start, end, new in sorted(edits, reverse=True):  # from the end, so that earlier spans stay valid
             text = text[:start] + new + text[end:]
         return _packed(text.encode(), self._encoding), tuple(changed)
 
@@ -99,6 +99,7 @@ def _top_level(text: str) -> tuple[dict[str, Any], dict[str, list[tuple[int, int
     """Return the members of a JSON object and the span of each value. Raises Unreadable."""
     values: dict[str, Any] = {}
     spans: dict[str, list[tuple[int, int]]] = {}
+    # by hand, because json reports no positions of values and keeps one of repeated names
     try:
         at = _after(text, 0)
         if text[at : at + 1] != "{":
@@ -146,8 +147,8 @@ def _deeper(value: Any, levels: int) -> bool:
     for _ in range(levels):
         layer = [
             inner
-            for one in layer
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for node in layer
+            for inner in (node.values() if isinstance(node, dict) else node)
             if isinstance(inner, (dict, list))
         ]
         if not layer:
@@ -162,7 +163,7 @@ def _unpacked(raw: bytes, encoding: str, longest: int) -> bytes:
     if encoding not in WINDOWS and encoding != "zstd":
         raise Unreadable(f"content-encoding {encoding:.40}: allowed: {', '.join((*WINDOWS, 'zstd'))}, or none")
     try:
-        if encoding == "zstd":
+        if encoding == "zstd":  # the window is bounded, because a frame may ask for gigabytes
             with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw) as reader:
                 plain = reader.read(longest + 1)
         else:
@@ -184,4 +185,4 @@ def _packed(plain: bytes, encoding: str) -> bytes:
 
 
 WINDOWS = {"gzip": 31, "deflate": 15}
-"""zlib window bits of each encoding."""
+"""Encoding -> zlib window bits; 31 is 15 with a gzip header."""

@@ -1,4 +1,4 @@
-"""Endpoints: the models behind the server, with address, key and prices.
+"""Endpoints: models behind the server, with address, key and prices.
 
 llm = endpoint(config.teacher)
 llm.url("/v1/messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
@@ -25,7 +25,7 @@ from r2v.wire.stream_facts import WireName
 PATHS: dict[WireName, str] = {"chat": CHAT_PATH, "responses": RESPONSES_PATH, "messages": MESSAGES_PATH}
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
 _WIRES: dict[str, tuple[WireName, ...]] = {"openai": ("chat", "responses"), "anthropic": ("messages",)}
-"""Formats of a provider's own host. Another server may speak all three."""
+"""Formats of a provider's own host. Another host may speak all three."""
 _DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
@@ -43,7 +43,7 @@ class Endpoint:
     settings: EndpointKeys
 
     def url(self, path: str, query: str = "") -> str:
-        """Return the URL of one of R2V's own paths at this endpoint, the client's query string behind it."""
+        """Return the URL of a path of this server at the endpoint, with the client's query string."""
         return self.root + path.removeprefix("/v1") + (f"?{query}" if query else "")
 
     @property
@@ -62,9 +62,9 @@ def _rate(endpoint: Endpoint, name: str) -> Rate | None:
         teacher = endpoint.teacher
         if spelling != teacher.model_name:
             teacher = replace(teacher, model_name=spelling, engine=None)
-            if teacher.base_url is None:  # prices that are given are those of the configured model
+            if teacher.base_url is None:  # prices in the configuration are those of its own model
                 teacher = replace(teacher, usd_in=None, usd_out=None, model={})
-        try:
+        try:  # a spelling without a price is no error: the next one may have it
             return teacher_rate(teacher, keys=endpoint.settings)
         except UsageError:
             continue
@@ -80,8 +80,8 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def endpoint(teacher: TeacherConfig, settings: EndpointKeys = TEACHER_KEYS) -> Endpoint:
-    """Return the endpoint of a configured model. Raises UsageError if no provider is named, its key is not set, or the
-    model has no price."""
+    """Return the endpoint of a configured model. Raises UsageError if it has no provider, its key is not set, or it has
+    no price."""
     if teacher.provider not in _WIRES:
         raise UsageError(
             f"{settings.provider}={teacher.provider}: the server forwards to {', '.join(_WIRES)}; name a model, "

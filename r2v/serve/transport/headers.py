@@ -17,10 +17,10 @@ _HOP_BY_HOP = {
     b"http2-settings",
 }  # fmt: skip
 CREDENTIALS = {b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie", b"proxy-authorization"}
-"""Credentials of a client. They belong to this server and are never forwarded."""
+"""Credentials of a client. They are for this server and are never forwarded."""
 _REPLACED = {b"host", b"content-length", b"accept-encoding", b"x-r2v-session"}
 _READABLE = ("gzip", "deflate", "zstd", "identity")
-"""Content encodings that can be decoded here, to read the usage in a reply."""
+"""Content encodings that `Decoder` reads, for the usage in a reply."""
 
 
 def to_provider(client: Iterable[tuple[bytes, bytes]], key: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -29,9 +29,10 @@ def to_provider(client: Iterable[tuple[bytes, bytes]], key: Mapping[str, str]) -
     named = {
         word.strip().lower() for name, value in client if name.lower() == b"connection" for word in value.split(b",")
     }
+    # a header named in Connection is hop-by-hop too (RFC 9110, section 7.6.1)
     left_out = _HOP_BY_HOP | CREDENTIALS | _REPLACED | named
-    kept = [(name.decode("latin-1"), _text(value)) for name, value in client if name.lower() not in left_out]
-    return [*kept, ("accept-encoding", _encodings(client)), *key.items()]
+    passed = [(name.decode("latin-1"), _text(value)) for name, value in client if name.lower() not in left_out]
+    return [*passed, ("accept-encoding", _encodings(client)), *key.items()]
 
 
 def _text(value: bytes) -> str:
@@ -54,11 +55,12 @@ def _encodings(client: Iterable[tuple[bytes, bytes]]) -> str:
 
 def to_client(provider: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the response headers to pass to the client."""
+    # cookies and alternative addresses are the provider's, for a client that talks to it directly
     left_out = _HOP_BY_HOP | {b"set-cookie", b"alt-svc", b"content-length"}
     return [(name, value) for name, value in provider if name.lower() not in left_out]
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
     """Return the first value of a header, or an empty string."""
-    wanted = name.lower().encode()
-    return next((value.decode("latin-1") for key, value in headers if key.lower() == wanted), "")
+    encoded = name.lower().encode()
+    return next((value.decode("latin-1") for key, value in headers if key.lower() == encoded), "")

@@ -1,7 +1,7 @@
-"""One reply on its way to the client: what is sent on, what is booked, what is recorded.
+"""One reply in transit to the client: it is passed on, and read for the books and the record.
 
-A reply that streams is read event by event. Bytes go on unchanged, except that an event is withheld whose usage the
-client did not ask for.
+A stream is read event by event. Bytes pass unchanged, except that an event with a usage that the client did not ask
+for is withheld.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from r2v.wire.sse import end_of_event, end_of_events, read_events
 from r2v.wire.stream_facts import StreamFacts, WireName, informative, read_event, read_whole
 
 _LONGEST_READ = 16 << 20
-"""Bytes of a reply that are kept for its record and for a usage in its body, and of an event that are read."""
-
+"""Bytes of a reply held for its record and the usage in its body, and of an event that is read."""
 
 _LONGEST_END = 2
-"""Most bytes of the mark between two events that an earlier piece may end with."""
+"""Bytes of the separator of two events that an earlier piece may end with, at most."""
 
 
 class PassingReply:
-    """The bytes of one reply as they pass. withhold_usage: the chunk of Chat Completions that holds nothing else."""
+    """Bytes of one reply in transit. withhold_usage: drop the chunk of Chat Completions that holds only the usage."""
 
     def __init__(self, wire: WireName, *, streams: bool, withhold_usage: bool = False) -> None:
         self.facts = StreamFacts()
         self._wire, self._streams, self.withholds = wire, streams, withhold_usage
         self._rest = bytearray()
-        """The begun event at the end."""
-        self._kept: list[bytes] = []
+        """The incomplete event at the end."""
+        self._held: list[bytes] = []
         self.size = 0
         self._hash = hashlib.sha256()
         self._seen_first = False
 
     def add(self, piece: bytes) -> bytes:
-        """Take in the next decoded bytes; return those to send on."""
+        """Add the next decoded bytes and return the bytes to pass on."""
         self._hash.update(piece)
         self.size += len(piece)
         if self.size <= _LONGEST_READ:
-            self._kept.append(piece)
+            self._held.append(piece)
         if not self._streams:
             return piece
         begun = max(0, len(self._rest) - _LONGEST_END)
@@ -48,40 +47,40 @@ class PassingReply:
         end = end_of_events(self._rest, begun)
         if end > begun:
             passed = self._read(self._take(end))
-        else:  # an event without end is sent on unread
+        else:  # an endless event passes unread, so that the memory stays bounded
             passed = self._take(len(self._rest)) if len(self._rest) > _LONGEST_READ else b""
         return passed if self.withholds else piece
 
     def _take(self, size: int) -> bytes:
-        taken = bytes(self._rest[:size])
+        head = bytes(self._rest[:size])
         del self._rest[:size]
-        return taken
+        return head
 
     def end(self) -> bytes:
-        """Take in the end of the bytes; return what is still to be sent on."""
+        """Read the rest at the end of the reply and return the bytes still to pass on."""
         if self._streams:
             passed = self._read(self._take(len(self._rest)))
             return passed if self.withholds else b""
         if self.size <= _LONGEST_READ:
             try:
                 body = json.loads(self.content)
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError):  # a proxy's page of an error, for example: it holds no facts
                 body = None
             if isinstance(body, Mapping):
                 read_whole(self.facts, body)
         return b""
 
     def _read(self, events: bytes) -> bytes:
-        """Read the facts of whole events; those of them that are sent on. Most hold none and are never cut apart."""
+        """Read the facts in whole events and return the events to pass on. Most hold no facts and are never split."""
         passed: list[bytes] = []
         at = 0
         if not self._seen_first and events:
             at = self._read_event(events, 0, end_of_event(events, 0), passed)
-        for place in informative(self._wire, events):
-            if place >= at:
-                start = end_of_events(events, at, place)
+        for position in informative(self._wire, events):
+            if position >= at:
+                start = end_of_events(events, at, position)
                 passed.append(events[at:start])
-                at = self._read_event(events, start, end_of_event(events, place), passed)
+                at = self._read_event(events, start, end_of_event(events, position), passed)
         return b"".join([*passed, events[at:]])
 
     def _read_event(self, events: bytes, start: int, end: int, passed: list[bytes]) -> int:
@@ -97,8 +96,8 @@ class PassingReply:
 
     @property
     def content(self) -> bytes:
-        """The decoded bytes; of a reply longer than 16 MiB, the first."""
-        return b"".join(self._kept)
+        """Decoded bytes; for a reply over 16 MiB, the first ones."""
+        return b"".join(self._held)
 
     @property
     def sha256(self) -> str:

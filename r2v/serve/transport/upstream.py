@@ -1,7 +1,7 @@
-"""HTTP client to the endpoints: a request is sent once, and its reply read as it arrives.
+"""HTTP client to the endpoints: a request is sent once, and its reply is read as it arrives.
 
-aiohttp and not the SDKs' httpx2: its parser hands on what has arrived as one piece, which costs a third of the CPU for
-a stream of many small events.
+aiohttp instead of the SDKs' httpx2: its parser returns all received bytes as one piece, which takes a third of the CPU
+for a stream of many small events.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from r2v.config import ServeConfig
 from r2v.serve.transport.body import WINDOWS
 
 _LONGEST_HEADER = 1 << 16
+"""Limit in bytes on a line of the reply's headers; aiohttp's default of 8 KiB is too short for some."""
 _CONNECT_SECONDS = 10.0
-"""A host that takes longer to accept a connection is down."""
+"""Limit on connecting; a host that takes longer counts as down."""
 _FIRST_BYTE_SECONDS = 600.0
-"""The providers' own SDKs give up on a reply then."""
+"""Limit on the wait for a reply's headers, as in the providers' SDKs."""
 
 
 class NotSent(Exception):
-    """No connection was made: the request never left, and nothing is billed."""
+    """No connection was made: the request was not sent, and nothing is billed."""
 
 
 class BrokenOff(Exception):
-    """The connection broke, or stayed silent too long, after the request may have arrived."""
+    """The connection broke, or was silent for too long, after the request may have arrived."""
 
 
 class Upstream:
@@ -44,12 +45,12 @@ class Upstream:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=_CONNECT_SECONDS),
-            auto_decompress=False,
+            auto_decompress=False,  # bytes pass to the client in the encoding that it accepts
             trust_env=True,
             max_line_size=_LONGEST_HEADER,
             max_field_size=_LONGEST_HEADER,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            cookie_jar=aiohttp.DummyCookieJar(),
+            cookie_jar=aiohttp.DummyCookieJar(),  # clients share the connections and must not share cookies
         )
         return self
 
@@ -79,7 +80,7 @@ class Upstream:
             response.close()
 
     async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. Raises BrokenOff if it breaks off or stays silent for too long."""
+        """Yield the body as it arrives. Raises BrokenOff if it breaks off or is silent for `serve.idle_seconds`."""
         idle = self._settings.idle_seconds
         stream = response.content
         try:
@@ -107,10 +108,10 @@ class Decoder:
             self._reader = zstandard.ZstdDecompressor().decompressobj()
 
     def __call__(self, piece: bytes) -> bytes:
-        """Return the decoded piece; nothing if it cannot be decoded."""
+        """Return the decoded piece; empty if it cannot be decoded."""
         if self._is_plain:
             return piece
         try:
             return b"" if self._reader is None else bytes(self._reader.decompress(piece))
-        except (zlib.error, zstandard.ZstdError):
+        except (zlib.error, zstandard.ZstdError):  # the client gets the bytes all the same, and the usage is unknown
             return b""

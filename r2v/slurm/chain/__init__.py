@@ -1,1 +1,1 @@
-"""The chain: its file, the records of its jobs, their code, and what failures have taught."""
+"""The chain: its file, the records of its jobs, their code snapshot, and the nodes and sizes learned from failures."""

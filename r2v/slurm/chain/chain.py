@@ -1,12 +1,12 @@
 """The chain: the Slurm jobs of one pipeline and every attempt at them, kept in a file for any later process.
 
-    outputs/.chains/desk_noisy/chain.json        what was submitted, replaced whole under the lease chain.lease
-                               config.yaml       what every job of the chain reads
+    outputs/.chains/desk_noisy/chain.json        the attempts, replaced whole under the lease chain.lease
+                               config.yaml       the configuration that every job of the chain reads
                                jobs/<job id>/    written by that Slurm job alone: start, events, error, exit
 
 `chain.json` holds a hash of itself and one of the configuration. It is written before the first sbatch and after each
-one. What a submitter that was killed had no time to write is found in the queue: a job's comment names its chain, its
-stage and the configuration.
+one. Attempts that a killed submitter could not record are found in the queue: a job's comment names its chain, its
+stage and the configuration's hash.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _REMEDY = "run the same `r2v run_all` again: running jobs are found in the queue
 ASKED_FOR = ("first", "rerun", "resume")
 """Reasons of attempts that a person asked for; healing counts from the last of them."""
 OF = "--of"
-"""The option that names chain, job and attempt, CHAIN/JOB.2, of a runner's command line that stands for itself."""
+"""Option of the runner's command line that names chain, job and attempt as CHAIN/JOB.2."""
 WHOLE = "all"
-"""In place of a job in a comment: a sentinel that watches all jobs of its chain."""
+"""The job name in a sentinel's comment: a sentinel watches all jobs of its chain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptFailure:
-    """The failure of an attempt, and what healing did about it."""
+    """The failure of an attempt, and the action that healing took."""
 
     kind: str
     line: str
@@ -56,12 +56,12 @@ class Attempt:
 
     id: str
     sentinel: str | None = None
-    """The Slurm job that watches it, and all others of its chain that are in the queue."""
+    """Id of the sentinel that watches it with all other queued jobs of its chain."""
     resources: dict[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     reason: str = "first"
-    """first, rerun, resume; or the kind of failure that it answers; or dependency, for a waiting job that the
-    site had killed with its parent."""
+    """first, rerun, resume; the kind of failure that it answers; or dependency, for a pending job that the site
+    killed with its parent."""
     counted: bool = True
     """True if it uses up one of the attempts that the limits allow."""
     submitted_at: str = ""
@@ -79,33 +79,34 @@ class ChainJob:
     skipped: str | None = None
     attempts: tuple[Attempt, ...] = ()
     planned: Attempt | None = None
-    """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
+    """An attempt that is due for submission, or submitted with its id not yet recorded."""
     recipe: str = ""
     """The recipe of its artifact, by settings alone."""
     owner: str = ""
-    """The chain that makes the same, and is waited for (`r2v.slurm.healing.shared_stages`); "" for this one."""
+    """The chain that makes the same artifact for this one (`r2v.slurm.healing.shared_stages`); "" for none."""
     asked: dict[str, str] = field(default_factory=dict)
-    """The resources that it would ask for, should this chain have to make it after all."""
+    """Directives of its submission, in case the owner stops and this chain has to make the artifact."""
 
     @property
     def latest(self) -> Attempt | None:
-        """The attempt that counts."""
+        """The newest attempt, which decides the job's state."""
         return self.attempts[-1] if self.attempts else None
 
     @property
     def is_shared(self) -> bool:
-        """True while another chain makes it, and what that makes is not published here."""
+        """True while another chain makes its artifact, which is not published here yet."""
         return bool(self.owner) and not self.skipped
 
     @property
     def next_number(self) -> int:
-        """The number of the attempt that is planned, or would be next; from 1 on."""
+        """The number of the planned or next attempt, from 1 on."""
         return len(self.attempts) + 1
 
     @property
     def since_asked(self) -> tuple[Attempt, ...]:
-        """Those from the last one on that somebody asked for."""
-        return self.attempts[max((i for i, one in enumerate(self.attempts) if one.reason in ASKED_FOR), default=0) :]
+        """The attempts since the last one that a person asked for, that one included."""
+        asked_for = (index for index, attempt in enumerate(self.attempts) if attempt.reason in ASKED_FOR)
+        return self.attempts[max(asked_for, default=0) :]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class HealingLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """All that was submitted for one pipeline: of R2V's own `code`, in a `snapshot` (None: what the checkout holds)."""
+    """Every submission of one pipeline. `code` identifies R2V's own code; `snapshot` (None: the live checkout)."""
 
     name: str
     benchmark: str
@@ -130,70 +131,70 @@ class Chain:
     code: str | None = None
     created_at: str = ""
     user: str = ""
-    """The account that its jobs are submitted with; "" where none is recorded."""
+    """The account that submits its jobs; "" if none is recorded."""
     checkout: str = ""
-    """A hash of the checkout's path, which tells it from another one of the same user."""
+    """Hash of the checkout's path, since one user may have several checkouts."""
     cancelled: str | None = None
     limits: HealingLimits = field(default_factory=HealingLimits)
     allow_env: tuple[str, ...] = ()
-    """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
+    """Names of environment variables that its jobs may send as keys (--allow-env)."""
     sentinel: dict[str, str] = field(default_factory=dict)
     """The resources of a sentinel."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
-    """By job: the attempts that were made under other configurations."""
+    """By job: attempts under earlier configurations."""
 
     @property
     def history(self) -> dict[str, tuple[Attempt, ...]]:
-        """By job: every attempt that there was, oldest first."""
+        """By job: every attempt, oldest first."""
         now = {name: job.attempts for name, job in self.jobs.items()}
         return {name: self.earlier.get(name, ()) + now.get(name, ()) for name in {**now, **self.earlier}}
 
     @property
     def submitter(self) -> str:
-        """User and checkout that it was submitted by, as its jobs' comments have them."""
+        """User and checkout that submitted it, as written in job comments; "" if unrecorded."""
         return f"{self.user}:{self.checkout}" if self.user else ""
 
     @property
     def is_mine(self) -> bool:
-        """True if this account may change it: Slurm lets nobody else end or update its jobs."""
+        """True if this account may change it: Slurm lets no other user cancel or update its jobs."""
         return self.user in ("", account())
 
     @property
     def cluster(self) -> str:
-        """The cluster that its jobs ask for, "" for the one of the machine that submits."""
-        asked = [attempt.resources for job in self.jobs.values() for attempt in (job.planned, job.latest) if attempt]
-        return next((named for one in [*asked, self.sentinel] if (named := one.get("clusters"))), "")
+        """The cluster that its jobs name; "" for the submitting machine's own."""
+        requests = [attempt.resources for job in self.jobs.values() for attempt in (job.planned, job.latest) if attempt]
+        return next((named for directives in [*requests, self.sentinel] if (named := directives.get("clusters"))), "")
 
     @property
     def slurm_ids(self) -> set[str]:
-        """The Slurm jobs that are written down, sentinels too."""
-        attempts = (attempt for known in self.history.values() for attempt in known)
+        """Ids of all recorded Slurm jobs, sentinels included."""
+        attempts = (attempt for job_attempts in self.history.values() for attempt in job_attempts)
         return {id_ for attempt in attempts for id_ in (attempt.id, attempt.sentinel) if id_}
 
     def comment(self, job: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
-        """The comment of one of its Slurm jobs, as `comment` writes it."""
+        """Return the comment of one of its Slurm jobs, as `comment` writes it."""
         return comment(
             self.name, job, self.config_sha, attempt=attempt, sentinel=sentinel, own=own, submitter=self.submitter
         )
 
     def with_job(self, name: str, **changes: Any) -> Chain:
-        """The chain with one job changed."""
+        """Return the chain with fields of one job replaced."""
         return replace(self, jobs={**self.jobs, name: replace(self.jobs[name], **changes)})
 
     def with_attempt(self, name: str, attempt: Attempt) -> Chain:
-        """The chain with an attempt added, or, where its id is there, replaced."""
-        before = [known for known in self.jobs[name].attempts if known.id != attempt.id]
+        """Return the chain with an attempt added, or replaced if its id is recorded."""
+        before = [earlier for earlier in self.jobs[name].attempts if earlier.id != attempt.id]
         attempt = replace(attempt, config_sha=attempt.config_sha or self.config_sha)
         return self.with_job(name, skipped=None, planned=None, attempts=(*before, attempt))
 
     def with_sentinel(self, name: str, id_: str) -> Chain:
-        """The chain with the latest attempt at a job watched by this sentinel."""
+        """Return the chain with a job's latest attempt watched by this sentinel."""
         *before, latest = self.jobs[name].attempts
         return self.with_job(name, attempts=(*before, replace(latest, sentinel=id_)))
 
     def after(self, names: set[str]) -> list[str]:
-        """The jobs that wait for any of these, directly or not, in order; these aside."""
+        """Return the other jobs that depend on any of `names`, directly or not, in order."""
         reached, behind = set(names), []
         for name, job in self.jobs.items():
             if name not in reached and reached & set(job.needs):
@@ -204,8 +205,8 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class JobComment:
-    """The comment of a Slurm job, read: which chain and stage it belongs to, and with which configuration. Its number
-    tells an attempt that Slurm submits late, when the next one is planned already, from that next one."""
+    """A parsed comment of a Slurm job: its chain, stage and configuration. The attempt's number separates a submission
+    that Slurm carries out late from the next attempt, which may be planned by then."""
 
     name: str
     job: str
@@ -213,7 +214,7 @@ class JobComment:
     sentinel: bool
     attempt: int = 1
     own: str = ""
-    """The comment that the header gives, which stands before it."""
+    """The header's own comment, which precedes the mark."""
     submitter: str = ""
     """User and checkout (`Chain.submitter`)."""
 
@@ -221,7 +222,7 @@ class JobComment:
 def comment(
     name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "", submitter: str = ""
 ) -> str:
-    """The comment that marks a Slurm job as ours, in squeue and sacct alike; behind the header's `own`, if it has one.
+    """Return the comment that marks a Slurm job as R2V's in squeue and sacct, after the header's `own` comment.
 
     >>> comment("desk_noisy", "bc", "0f3c", own="grant 42")
     'grant 42 r2v:desk_noisy/bc/0f3c'
@@ -234,7 +235,7 @@ def comment(
 
 
 def parse_comment(text: str) -> JobComment | None:
-    """A comment made by `comment`, read; None for any other."""
+    """Parse a comment written by `comment`; None for any other."""
     pattern = r"(.*\s)?r2v:(\S+)/(\w+)(~heal)?/([0-9a-f]+)(?:\.(\d+))?(?:@(\S+))?"
     match = re.fullmatch(pattern, text.strip())
     if match is None:
@@ -253,38 +254,37 @@ def parse_comment(text: str) -> JobComment | None:
 
 
 def account() -> str:
-    """The name of the account that this process works for, or its number where it has none."""
+    """Return the name of this process's account, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
+    except KeyError:  # containers run under user ids that no passwd file lists
         return str(os.geteuid())
 
 
 def checkout_id(root: Path) -> str:
-    """A short name of a checkout: a hash of its path."""
+    """Return a short hash of a checkout's path."""
     return hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
 
 
 def now() -> str:
-    """The time as records hold it: ISO 8601, UTC, to the second."""
+    """Return the time as records hold it: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def folder(root: Path, name: str) -> Path:
-    """The folder of a chain's files."""
+    """Return the folder of a chain's files."""
     return root / CHAINS / name
 
 
 def names(root: Path = Path()) -> list[str]:
-    """The chains of this checkout, in alphabetical order."""
+    """Return the names of this checkout's chains, sorted."""
     return sorted(path.parent.name for path in (root / CHAINS).glob("*/chain.json"))
 
 
 def last_cluster(root: Path = Path()) -> str | None:
-    """The cluster that the chain written last was submitted to, "" for this machine's own; None where there is no chain
-    that can be read."""
+    """Return the cluster of the chain written last, "" for this machine's own; None without a readable chain."""
     for name in sorted(names(root), key=lambda name: _written_at(root, name), reverse=True):
-        with suppress(InputError):
+        with suppress(InputError):  # a damaged chain is reported by the commands that read it
             return read(root, name).cluster
     return None
 
@@ -292,14 +292,14 @@ def last_cluster(root: Path = Path()) -> str | None:
 def _written_at(root: Path, name: str) -> float:
     try:
         return (folder(root, name) / "chain.json").stat().st_mtime
-    except OSError:
+    except OSError:  # the folder was removed after it was listed
         return 0.0
 
 
 @contextmanager
 def lock(root: Path, name: str, *, wait: float = 0.0, take_over: bool = False) -> Iterator[None]:
-    """The exclusive right to change a chain, for the length of the block. Raises UsageError where it is another user's,
-    unless it is taken over, and LeaseConflict where another process has it for longer than `wait` seconds."""
+    """Hold the exclusive right to change a chain within the block. Raises UsageError if it is another user's, unless
+    `take_over`; LeaseConflict if another process holds it for longer than `wait` seconds."""
     if not take_over:
         require_mine(root, name)
     with lease(folder(root, name) / "chain.lease", wait=wait):
@@ -307,8 +307,8 @@ def lock(root: Path, name: str, *, wait: float = 0.0, take_over: bool = False) -
 
 
 def require_mine(root: Path, name: str) -> None:
-    """Raises UsageError with the owner's name where a chain is another user's."""
-    with suppress(InputError):  # a damaged one says so where it is read
+    """Raise UsageError with the owner's name if a chain is another user's."""
+    with suppress(InputError):  # a damaged chain is reported by the commands that read it
         chain = find(root, name)
         if chain is not None and not chain.is_mine:
             raise UsageError(
@@ -318,7 +318,7 @@ def require_mine(root: Path, name: str) -> None:
 
 
 def read(root: Path, name: str) -> Chain:
-    """A chain as it was last written. Raises InputError where it is missing or damaged."""
+    """Return a chain as it was last written. Raises InputError if it is missing or damaged."""
     path = folder(root, name) / "chain.json"
     try:
         value = read_hashed(path)
@@ -334,7 +334,7 @@ def read(root: Path, name: str) -> Chain:
 
 
 def find(root: Path, name: str) -> Chain | None:
-    """A chain as it was last written; None where there is none of this name. Raises InputError where it is damaged."""
+    """Return a chain as it was last written; None if none has this name. Raises InputError if it is damaged."""
     return read(root, name) if name in names(root) else None
 
 
@@ -344,7 +344,7 @@ def write(root: Path, chain: Chain) -> None:
 
 
 def require_configuration(root: Path, chain: Chain) -> None:
-    """Raises InputError where the configuration that the chain's jobs read is not what it was submitted with."""
+    """Raise InputError if the configuration file of a chain's jobs is not the one that was submitted."""
     path = folder(root, chain.name) / "config.yaml"
     try:
         now = config_sha(path.read_text(encoding="utf-8"))
@@ -358,5 +358,5 @@ def require_configuration(root: Path, chain: Chain) -> None:
 
 
 def config_sha(text: str) -> str:
-    """The hash that tells one configuration, as YAML, from another."""
+    """Return the hash that identifies a configuration's YAML text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Experience of failures that later submissions use: nodes to avoid, and the sizes that jobs were found to need.
+"""Experience of failures that later submissions use: nodes to avoid, and memory and time that jobs proved to need.
 
     remember(root, "g1,g2", "uncorrectable ECC error")
     excluded(root)                                                      # ["g1", "g2"], for three days
@@ -6,9 +6,8 @@
     sized(root, "desk_noisy", "bc", {"mem": "200M"})                    # {"mem": "300M"}
     sized(root, "desk_noisy", "bc", {"mem": "250M"})                    # {"mem": "250M"}: the header was edited
 
-The nodes are those of the checkout, in `outputs/.chains/bad_nodes.json`, written under a lease; who has had a node
-repaired deletes its line. A size is a job's, remembered beside what the header asked for then: whoever edits the header
-has the last word.
+Nodes are recorded per checkout, in `outputs/.chains/bad_nodes.json`, under a lease; delete the line of a repaired node.
+A size is recorded per job with the header's value of that time, so that a later edit of the header overrides it.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ FORGOTTEN_AFTER = timedelta(days=3)
 """How long a node is avoided: most are drained and repaired by then."""
 SIZES_FILE = "sizes.json"
 SIZES = ("mem", "mem-per-cpu", "mem-per-gpu", "time")
-"""Directives that are learned."""
+"""The learned directives."""
 
 
 def remember(root: Path, nodes: str, line: str) -> None:
-    """Avoid these nodes, as Slurm writes a list of them, from now on."""
-    with lease(root / CHAINS / "bad_nodes.lease", wait=30.0):
-        known = {**_bad_nodes(root), nodes: {"at": now(), "line": line}}
-        write_json(root / BAD_NODES, {"nodes": known})  # without a hash of itself, which an edit would break
+    """Record a Slurm node list as bad, with the failure's line."""
+    with lease(root / CHAINS / "bad_nodes.lease", wait=30.0):  # several jobs may fail on the node at once
+        entries = {**_bad_nodes(root), nodes: {"at": now(), "line": line}}
+        write_json(root / BAD_NODES, {"nodes": entries})  # without a hash of itself: people edit this file
 
 
 def excluded(root: Path) -> list[str]:
-    """The nodes to avoid now."""
+    """Return the nodes to avoid now."""
     return list(_bad_nodes(root))
 
 
 def without_bad(root: Path, resources: Mapping[str, str]) -> dict[str, str]:
-    """The resources of a job, bad nodes excluded beside those that it excludes itself."""
+    """Return a job's directives with bad nodes added to its own `exclude` list."""
     own = [word for word in resources.get("exclude", "").split(",") if word]
     avoided = list(dict.fromkeys([*own, *excluded(root)]))
     return {**resources, "exclude": ",".join(avoided)} if avoided else dict(resources)
@@ -60,25 +59,25 @@ def _bad_nodes(root: Path) -> dict[str, Any]:
 
 
 def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """Keep the sizes that a job is to have in place of those that it had; returns them as `mem=300M`. The caller holds
-    the chain's lock."""
-    known = _sizes(root, name)
+    """Record the sizes `given` to a job that `had` others; returns them as `mem=300M`. The caller holds the chain's
+    lock."""
+    jobs = _sizes(root, name)
     grown = [f"{key}={given[key]}" for key in SIZES if key in given and given[key] != had.get(key)]
-    entry: dict[str, Any] = dict(known.get(job, {}))
+    entry: dict[str, Any] = dict(jobs.get(job, {}))
     for key in SIZES:
         if key in given and given[key] != had.get(key):
             before = had.get(key, "")  # "" where the header leaves the size to the site
-            asked = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
-            entry[key] = {"asked": asked, "given": given[key]}
-    if entry != known.get(job, {}):
-        write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**known, job: entry}}))
+            header_value = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
+            entry[key] = {"asked": header_value, "given": given[key]}
+    if entry != jobs.get(job, {}):
+        write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**jobs, job: entry}}))
     return grown
 
 
 def sized(root: Path, name: str, job: str, directives: Mapping[str, str]) -> dict[str, str]:
-    """The directives of a header, with the sizes that were learned under it."""
+    """Return a header's directives with the sizes learned while it had its present values."""
     entry = _sizes(root, name).get(job, {})
-    learned = {key: one["given"] for key, one in entry.items() if directives.get(key, "") == one["asked"]}
+    learned = {key: size["given"] for key, size in entry.items() if directives.get(key, "") == size["asked"]}
     return {**directives, **learned}
 
 

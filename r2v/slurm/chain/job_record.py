@@ -1,7 +1,7 @@
-"""The record of a Slurm job: what it wrote about itself, in a folder that only it writes to.
+"""The record of a Slurm job: the files that it writes about itself, in a folder with no other writer.
 
-found = job_record.record(root, "desk_noisy", "104")      # start, error, exit, events; None for what is not there
-progressed(found, restart=1, earlier=[])                  # did this start get further than those before?
+entry = job_record.record(root, "desk_noisy", "104")      # start, error, exit, events; None for missing files
+progressed(entry, restart=1, earlier=[])                  # True if this start got further than those before
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.integrity import read_hashed
 
 HELPERS_FILE = "helpers.json"
-"""What a job writes of the arrays that it has submitted."""
+"""Ids of the helper arrays that a job has submitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """The files that a Slurm job wrote about itself; None and [] for those that are not there (yet, or never)."""
+    """The files that a Slurm job wrote about itself; None and [] for missing ones."""
 
     folder: Path
     start: dict[str, Any] | None = None
@@ -32,9 +32,9 @@ class JobRecord:
     exit: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
-    """The waits, the newest last: at, restart, wait, why (None: it is over), until."""
+    """The waits, oldest first: at, restart, wait, why (None: it is over), until."""
     helpers: tuple[str, ...] = ()
-    """Ids of the arrays of helpers that it submitted."""
+    """Ids of its helper arrays."""
 
     @property
     def restart(self) -> int:
@@ -43,12 +43,12 @@ class JobRecord:
 
     @property
     def last_exit(self) -> dict[str, Any] | None:
-        """The end of its last start; None for that of an earlier one, from which it was put back into the queue."""
+        """The end of its last start; None if only an earlier start ended, before a requeue."""
         return self.exit if self.exit and int(self.exit.get("restart", 0)) >= self.restart else None
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from its last start to its end, or to now; None where it never began."""
+        """Seconds from its last start to its end, or to now; None if it never began."""
         if self.start is None:
             return None
         ended = datetime.fromisoformat(self.exit["at"]) if self.exit else datetime.now(UTC)
@@ -56,17 +56,17 @@ class JobRecord:
 
 
 def record_folder(root: Path, name: str, job_id: str) -> Path:
-    """The folder in which a Slurm job writes about itself."""
+    """Return the folder of a Slurm job's record."""
     return folder(root, name) / "jobs" / job_id
 
 
 def record(root: Path, name: str, job_id: str) -> JobRecord:
-    """The record that a Slurm job wrote about itself."""
+    """Return the record of a Slurm job."""
     return record_at(record_folder(root, name, job_id))
 
 
 def record_at(files: Path) -> JobRecord:
-    """The record of the job that wrote into this folder."""
+    """Return the record in this folder."""
     lines = list(_lines(files / "events.jsonl"))
     return JobRecord(
         folder=files,
@@ -80,39 +80,38 @@ def record_at(files: Path) -> JobRecord:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """A file's JSON object; None where there is none, with a line where it is damaged."""
+    """Return a file's JSON object; None if it is missing, or damaged, which is logged."""
     try:
         return read_hashed(path)
     except FileNotFoundError:
         return None
-    except Damaged as error:
-        logger.warning("%s; skipped", error)
+    except Damaged as error:  # a dying job's partial record must not stop the healing that reads it
+        logger.warning("damaged record skipped: error=%s", error)
         return None
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines on progress and on waits, a last one cut by a kill left out."""
+    """Yield the events of progress and waits."""
     try:
         lines = path.read_text(errors="replace").splitlines()
-    except OSError:
+    except OSError:  # the job has written no event yet
         return
     for line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except ValueError:  # the last line, if a kill cut it
             continue
         if isinstance(value, dict):
             yield value
 
 
 def progress(record: JobRecord) -> dict[str, Any] | None:
-    """The newest event of a job: what it does, how much is done of how much, its figures."""
+    """Return a job's newest event: the step's name (`what`), `done`, `total`, and its figures; None without events."""
     return record.events[-1] if record.events else None
 
 
 def seconds_left(record: JobRecord) -> float | None:
-    """Seconds to the end of what a job does now, at its pace since this restart began with it; None until two
-    events tell a pace."""
+    """Return the seconds to the end of the current step, at its pace since this restart; None before two events."""
     last = progress(record)
     if last is None or not last.get("total"):
         return None
@@ -124,7 +123,7 @@ def seconds_left(record: JobRecord) -> float | None:
 
 
 def waiting(record: JobRecord, restart: int, now: datetime) -> list[dict[str, Any]]:
-    """The open waits of a start of a job, by name; `at` says since when."""
+    """Return the open waits of one start of a job, by name; `at` is the beginning of each."""
     open_waits: dict[str, dict[str, Any]] = {}
     for line in record.waits:
         if line.get("restart", 0) == restart:
@@ -137,12 +136,12 @@ def waiting(record: JobRecord, restart: int, now: datetime) -> list[dict[str, An
 
 
 def progressed(record: JobRecord, restart: int, earlier: list[JobRecord]) -> bool:
-    """True if a job got further in this restart than in any before it, its earlier attempts included. Steps are
-    compared with steps of the same name: a name not seen before is progress, once it has counted one."""
+    """True if a job got further in this restart than in any before, earlier attempts included. Steps are compared by
+    name: a new name is progress once it has counted one."""
     best: dict[str, float] = {}
-    for known in [*earlier, record]:
-        for event in known.events:
-            if known is not record or event.get("restart", 0) < restart:
+    for earlier_record in [*earlier, record]:
+        for event in earlier_record.events:
+            if earlier_record is not record or event.get("restart", 0) < restart:
                 name = str(event.get("what"))
                 best[name] = max(best.get(name, 0.0), float(event.get("done", 0)))
     return any(

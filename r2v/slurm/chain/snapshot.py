@@ -1,12 +1,12 @@
-"""The snapshot of a submission: code and configuration as they were, in a folder named by its content.
+"""The snapshot of a submission: its code and configuration, in a folder named by the hash of its content.
 
     chain = pin(root, chain, config)                # outputs/.snapshots/<id>/, and a link to it in the chain's folder
-    code_lines(name)                                # what a job's script does to run that, whatever was edited since
+    code_lines(name)                                # lines of a job's script that put the snapshot on its search path
 
-It holds what git tracks and what it neither tracks nor ignores, as far as that is code or configuration or lies in a
-Python package; the R2V that runs, wherever it is installed; and the modules that a configuration names. It stands first
-on a job's search path. `run_all --live` takes none: jobs run what is in the checkout when they start, and say so where
-that has changed. What is installed beside R2V is in no snapshot.
+It holds the tracked and the untracked, unignored files of the checkout that are code or configuration or lie in a
+Python package; the running R2V, wherever it is installed; and the modules that a configuration names. It comes first on
+a job's search path. `run_all --live` takes none: jobs run the checkout as it is when they start, and log a change.
+Other installed packages are in no snapshot.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from r2v.storage.paths import LOGS, ROOMS, SNAPSHOTS
 from r2v.storage.removal import SNAPSHOT_MARKER, remove_own
 
 LARGEST_SNAPSHOT = 20 << 20
-"""Bytes of a snapshot at most."""
+"""Maximum bytes of a snapshot: every submission may leave one, and jobs read it over the network."""
 CODE_LINK = "code"
-"""Link in a chain's folder to what its jobs run."""
+"""Link in a chain's folder to the code that its jobs run."""
 _CODE = (".py", ".pyi", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".sh", ".j2", ".jinja", ".jinja2")
 _LEFT_OUT = (*ROOMS, str(LOGS), "__pycache__", "node_modules", "site-packages")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSnapshot:
-    """The content of `snapshot.json`: the id (of the content), how much it is, and the commit that was checked out."""
+    """The content of `snapshot.json`: a hash of the files, their number and bytes, and the commit checked out."""
 
     id: str
     files: int
@@ -54,39 +54,37 @@ class CodeSnapshot:
 
 
 def pin(root: Path, chain: Chain, config: Config, *, live: bool = False, queued: Chain | None = None) -> Chain:
-    """The chain with its jobs pinned to the code and configuration as they are now; with `live` to none. Where jobs of
-    it are in the queue, as `queued`, it stays with what those were submitted with. Raises UsageError where what is to
-    be kept is too much."""
+    """Return the chain with its jobs pinned to the present code and configuration, or to none if `live`. A chain with
+    jobs in the queue (`queued`) keeps the code of their submission. Raises UsageError if the snapshot is too large."""
     if queued is not None:
-        if not live and queued.snapshot not in (None, found := _id_of(_held(root, config))):
+        if not live and queued.snapshot not in (None, present_id := _id_of(_held(root, config))):
             logger.warning(
-                "%s: its jobs in the queue run the code of their submission (%s), not what is here now (%s); "
-                "to go on with that: r2v resume %s",
-                *(chain.name, queued.snapshot, found, chain.name),
+                "queued jobs keep the code of their submission: chain=%s submitted=%s checkout=%s remedy=%s",
+                *(chain.name, queued.snapshot, present_id, f"r2v resume {chain.name}"),
             )
-        kept = {name: getattr(queued, name) for name in ("snapshot", "code", "commit", "dirty")}
-        return replace(chain, **kept)
+        code_fields = {name: getattr(queued, name) for name in ("snapshot", "code", "commit", "dirty")}
+        return replace(chain, **code_fields)
     with writing(root / SNAPSHOTS):
         snapshot = None if live else take(root, config)
-        place = folder(root, chain.name) / CODE_LINK
-        _point(place, root if snapshot is None else root / SNAPSHOTS / snapshot.id)
+        link = folder(root, chain.name) / CODE_LINK
+        _point(link, root if snapshot is None else root / SNAPSHOTS / snapshot.id)
     commit, dirty = _commit(root)
     id_ = None if snapshot is None else snapshot.id
     return replace(chain, snapshot=id_, code=code_identity(), commit=commit, dirty=dirty)
 
 
-def _point(place: Path, target: Path) -> None:
-    """Make a link to a folder, atomically; it is relative, so that the checkout may be moved."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = place.with_name(f".{place.name}-{os.getpid()}")
+def _point(link: Path, target: Path) -> None:
+    """Make a link to a folder, atomically; it is relative, so that the checkout can be moved."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    fresh = link.with_name(f".{link.name}-{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(target.resolve(), place.parent.resolve()))
-    fresh.replace(place)
+    fresh.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
+    fresh.replace(link)
 
 
 def code_lines(name: str) -> list[str]:
-    """The lines of a job's script that put the chain's code first on Python's search path, and the folder of the job
-    nowhere on it: R2V adds that itself, as the last."""
+    """Return the lines of a job's script that put the chain's code first on Python's search path. PYTHONSAFEPATH keeps
+    the working folder off it: R2V adds that last."""
     link = shlex.quote(str(folder(Path(), name) / CODE_LINK))
     return [
         f"if [ -e {link} ]; then",
@@ -96,8 +94,8 @@ def code_lines(name: str) -> list[str]:
 
 
 def take(root: Path, config: Config) -> CodeSnapshot:
-    """The snapshot of what is here now, made where there is none of this content. Raises UsageError where it is larger
-    than allowed, naming the largest files; NotOurs where a folder of that name lacks a snapshot's record."""
+    """Return the snapshot of the present files, made if none has this content. Raises UsageError with the largest files
+    if it is too large; NotOurs if a folder of that name lacks a snapshot's record."""
     held = _held(root, config)
     sizes = {name: path.stat().st_size for name, path in held.items()}
     if (total := sum(sizes.values())) > LARGEST_SNAPSHOT:
@@ -109,38 +107,38 @@ def take(root: Path, config: Config) -> CodeSnapshot:
     id_ = _id_of(held)
     commit, dirty = _commit(root)
     snapshot = CodeSnapshot(id=id_, files=len(held), bytes=total, commit=commit, dirty=dirty)
-    place = root / SNAPSHOTS / id_
-    if place.exists() and _id_of({name: place / name for name in held}) != id_:
-        remove_own(place, SNAPSHOT_MARKER)
-    if not place.exists():
-        _write(place, held, snapshot)
+    target = root / SNAPSHOTS / id_
+    if target.exists() and _id_of({name: target / name for name in held}) != id_:
+        remove_own(target, SNAPSHOT_MARKER)
+    if not target.exists():
+        _write(target, held, snapshot)
     return snapshot
 
 
 def _held(root: Path, config: Config) -> dict[str, Path]:
-    """Every file of a snapshot by its name in it."""
+    """Return every file of a snapshot by its name in it."""
     return dict(sorted({**_checkout(root), **_named(config), **_installed()}.items()))
 
 
-def _write(place: Path, held: Mapping[str, Path], snapshot: CodeSnapshot) -> None:
-    """Copy into a folder beside the place, and rename that: a snapshot is there whole or not at all."""
-    draft = place.with_name(f".{place.name}-{os.getpid()}")
+def _write(target_folder: Path, held: Mapping[str, Path], snapshot: CodeSnapshot) -> None:
+    """Copy into a temporary folder, then rename it: jobs see a snapshot whole or not at all."""
+    draft = target_folder.with_name(f".{target_folder.name}-{os.getpid()}")
     for name, path in held.items():
         target = draft / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-        if path.suffix == ".py":  # compiled already, it need not be by the first job
-            compiled, into = (Path(importlib.util.cache_from_source(str(one))) for one in (path, target))
-            with suppress(OSError):
+        if path.suffix == ".py":  # with the bytecode, so that the first job need not compile
+            compiled, into = (Path(importlib.util.cache_from_source(str(source))) for source in (path, target))
+            with suppress(OSError):  # a missing cache costs only time
                 into.parent.mkdir(exist_ok=True)
                 shutil.copy2(compiled, into)
     write_json(draft / SNAPSHOT_RECORD, asdict(snapshot))
     try:
-        draft.rename(place)
+        draft.rename(target_folder)
     except OSError:
-        if not place.exists():
+        if not target_folder.exists():
             raise
-        remove_own(draft, SNAPSHOT_MARKER)  # another submission made the same one just now
+        remove_own(draft, SNAPSHOT_MARKER)  # a concurrent submission made the same snapshot
 
 
 def _id_of(held: Mapping[str, Path]) -> str:
@@ -148,29 +146,29 @@ def _id_of(held: Mapping[str, Path]) -> str:
     for name, path in held.items():
         try:
             data = path.read_bytes()
-        except OSError:
+        except OSError:  # a damaged snapshot equals no id and is made anew
             return ""
         content.update(f"{name}\0{path.stat().st_mode & 0o100:o}\0".encode() + hashlib.sha256(data).digest())
     return content.hexdigest()[:12]
 
 
 def _installed() -> dict[str, Path]:
-    """The R2V that runs."""
+    """Return the files of the running R2V."""
     return {f"r2v/{path.relative_to(OWN_PACKAGE).as_posix()}": path for path in _files(OWN_PACKAGE)}
 
 
 def _checkout(root: Path) -> dict[str, Path]:
-    """The files of the checkout, by their names in it."""
+    """Return the code files of the checkout, by their names in it."""
     listed = (path for path in _listed(root) if not set(path.parts[:-1]) & set(_LEFT_OUT))
     return {path.as_posix(): root / path for path in listed if _is_code(root, path) and (root / path).is_file()}
 
 
 def _listed(root: Path) -> Iterable[Path]:
-    """The files that git tracks here, or neither tracks nor ignores; every file where there is no git."""
+    """Return the files that git tracks, or neither tracks nor ignores; every file without git."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
+    except OSError:  # git is not installed
         done = None
     if done is not None and done.returncode == 0:
         return [Path(name) for name in done.stdout.split("\0") if name]
@@ -187,22 +185,22 @@ def _files(top: Path) -> Iterator[Path]:
 
 
 def _is_code(root: Path, path: Path) -> bool:
-    """True if a file is code or configuration by its name, or lies in a Python package, whose data are its own."""
+    """True if a file is code or configuration by its suffix, or lies in a Python package, as package data."""
     return path.suffix in _CODE or len(path.parts) > 1 and (root / path.parts[0] / "__init__.py").is_file()
 
 
 def _named(config: Config) -> dict[str, Path]:
-    """The modules that the configuration names, with the whole package that each is in; what is installed aside."""
+    """Return the modules that the configuration names, each with its whole package, installed packages excluded."""
     installed = [Path(path).resolve() for path in {sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")}]
     held: dict[str, Path] = {}
     for spec in {word for word in _words(asdict(config)) if is_dotted(word)}:
         top = spec.partition(":")[0].partition(".")[0]
-        found = source_file(f"{top}:any")
-        if top == "r2v" or found is None or any(found.resolve().is_relative_to(place) for place in installed):
+        source = source_file(f"{top}:any")
+        if top == "r2v" or source is None or any(source.resolve().is_relative_to(folder) for folder in installed):
             continue
-        package = found.parent if found.name == "__init__.py" else found if found.is_dir() else None
+        package = source.parent if source.name == "__init__.py" else source if source.is_dir() else None
         if package is None:
-            held[found.name] = found
+            held[source.name] = source
         else:
             held |= {f"{top}/{path.relative_to(package).as_posix()}": path for path in _files(package)}
     return held
@@ -221,7 +219,7 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def _commit(root: Path) -> tuple[str | None, bool]:
-    """The commit that R2V is run from, and whether files of the checkout differ from it."""
+    """Return R2V's commit, and True if files of the checkout differ from it."""
     commit = git_commit()
     command = ["git", "-C", str(root), "status", "--porcelain"]
     changed = commit and subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,1 +1,1 @@
-"""The client: every call of Slurm's commands, and the submission of a chain's jobs."""
+"""The Slurm client: every call of Slurm's commands, and the submission of a chain's jobs."""

@@ -1,14 +1,14 @@
 """The Slurm client: every call of Slurm's commands, with their answers as typed values.
 
-    rows = queue()                      # one squeue: every job of mine that has not ended
-    known = accounting(["12", "13"])    # one sacct, all restarts and steps; known.down says why there is none
+    rows = queue()                       # one squeue: this user's jobs that have not ended
+    usage = accounting(["12", "13"])     # one sacct, all restarts and steps; usage.down is the error, if it failed
 
-The text formats are read, not JSON, whose schema changes between versions. Fields are found by name: a suffix
+It reads the text formats, not JSON, whose schema changes between versions. Fields are found by name: a suffix
 ("CANCELLED by 0", "OUT_OF_ME+") is cut off, a field that this version lacks is left out. Accounting that is down or
-late is an answer, not an error: a job that sacct does not know has not failed.
+late is an answer, not an error: a job missing from sacct has not failed.
 
-This is the one door to Slurm. Questions, `cancel` and `update` are repeated while nobody answers; a submission is not:
-it is looked for by its comment first.
+All calls of Slurm pass through here. Queries, `cancel` and `update` are retried while Slurm does not answer. A
+submission is retried only after its comment was not found in the queue, since it may have been carried out.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _QUEUE = {
 
 
 def job_number(job_id: str) -> tuple[int, int]:
-    """The key by which job ids are ordered: "1234" is (1234, -1), task 4 of the array 123, "123_4", is (123, 4), and an
-    array whose tasks still wait together, "123_[0-7]", stands before them. int("123_4") would be 1234, silently."""
+    """Return the sort key of a job id: "1234" gives (1234, -1), array task "123_4" gives (123, 4), and a pending array,
+    "123_[0-7]", sorts before its tasks. int("123_4") would be 1234, silently."""
     job, _, task = job_id.partition("_")
     return (int(job) if job.isdigit() else 0, int(task) if task.isdigit() else -1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queued:
-    """A job in the queue, from squeue. Times as Slurm writes them, "" where it knows none."""
+    """A job in the queue, from squeue. Times as Slurm writes them, "" for none."""
 
     id: str
     state: str
@@ -69,12 +69,12 @@ class Queued:
     limit: str = ""
     nodes: str = ""
     folder: str = ""
-    """The folder in which it was submitted to run: the checkout."""
+    """Its working folder: the checkout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
-    """The answer of sacct: the starts of each job, oldest first. `down` says why it knows nothing."""
+    """The answer of sacct: the starts of each job, oldest first. `down` is the error if sacct failed."""
 
     jobs: dict[str, list[SacctRow]] = field(default_factory=dict)
     down: str | None = None
@@ -82,7 +82,7 @@ class Accounting:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCheck:
-    """The answer of `sbatch --test-only`: whether the job would be accepted, and its message."""
+    """The answer of `sbatch --test-only`: `ok` if the job would be accepted, and the message."""
 
     ok: bool
     line: str
@@ -90,7 +90,7 @@ class SubmitCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition, from sinfo. `memory` in MB and `cpus` of its largest nodes; 0: not told."""
+    """A partition, from sinfo. `memory` (MB) and `cpus` of its largest nodes; 0: unknown."""
 
     name: str
     memory: int
@@ -101,14 +101,14 @@ class Partition:
 
 
 ACCOUNTING_PATIENCE = 2.0
-"""Seconds for which accounting is asked again: it may be down for hours, and is not needed to go on."""
+"""Seconds for which sacct is retried: accounting may be down for hours, and healing works without it."""
 CHAIN_MARK, HELPERS_MARK = "r2v", "r2v-helpers"
-"""What the comment of a chain's job, and that of a helper beside one, begins with."""
+"""Prefixes of the comments of a chain's jobs and of their helpers."""
 UNSETTLED = 10.0
-"""Seconds after which a submission that nobody answered, and that is not in the queue, is taken for lost: Slurm's own
-limit on a message. One that comes later still is found by the next reconciliation, and cancelled."""
+"""Seconds after which an unanswered submission that is not in the queue counts as lost: Slurm's own limit on a message.
+If it arrives later, the next reconciliation finds and cancels it."""
 _UNREACHED = re.compile("connect failure|Connection refused")
-"""Words of a command that has reached nobody."""
+"""Errors that prove that a command did not reach the controller."""
 
 
 def queue(
@@ -119,8 +119,8 @@ def queue(
     ended: bool = False,
     users: Collection[str] = (),
 ) -> list[Queued]:
-    """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue. `ended`: also
-    those that ended a while ago and the controller still remembers; `users`: those of these accounts, not mine."""
+    """Return this user's jobs that have not ended, or with `name` those of one chain of this checkout (its helpers:
+    `mark`); one squeue. `ended` adds ended jobs that the controller still remembers; `users` selects other accounts."""
     form = _SEPARATOR.join(_QUEUE.values())
     states = ["--states=all"] if ended else []
     whose = f"--user={','.join(sorted(users))}" if users else "--me"
@@ -134,20 +134,20 @@ def queue(
 
 
 def of_chain(rows: Iterable[Queued], name: str, root: Path, *, mark: str = CHAIN_MARK) -> list[Queued]:
-    """Those of these jobs that are a chain's of this checkout, or its helpers."""
+    """Return the rows that belong to a chain of this checkout, or its helpers with `HELPERS_MARK`."""
     return [row for row in rows if f" {mark}:{name}/" in f" {row.comment}" and _is_checkout(row.folder, root)]
 
 
 def _is_checkout(folder: str, root: Path) -> bool:
-    """True if a job's folder is this checkout, by any path to it, or Slurm does not say."""
+    """True if a job's folder is this checkout, by any path to it, or unknown."""
     try:
         return not folder or folder == str(root.resolve()) or Path(folder).samefile(root)
-    except OSError:
+    except OSError:  # another checkout, removed since or not mounted on this machine
         return False
 
 
 def accounting(ids: Sequence[str]) -> Accounting:
-    """Every start and step of these jobs; one sacct, unless this version lacks a field."""
+    """Return every start and step of these jobs; one sacct, unless this version lacks a field."""
     if not ids:
         return Accounting()
     fields = list(FIELDS)
@@ -158,6 +158,7 @@ def accounting(ids: Sequence[str]) -> Accounting:
                 limit=min(patience(), ACCOUNTING_PATIENCE),
             )
         except EnvironmentFault as error:
+            # An older Slurm lacks some fields: ask again without each that it names.
             lacking = re.search(r'Invalid field requested: "(\w+)"', str(error))
             if lacking is None or lacking[1] not in fields:
                 return Accounting(down=str(error))
@@ -167,86 +168,87 @@ def accounting(ids: Sequence[str]) -> Accounting:
 
 
 def show(id_: str) -> dict[str, str]:
-    """The controller's fields of a job (it forgets a finished one after minutes); {} for none."""
+    """Return the controller's fields of a job (it forgets a finished one after minutes); {} for none."""
     try:
         text = call(["scontrol", "show", "job", "-o", id_])
-    except SlurmRefused:
+    except SlurmRefused:  # an unknown id is an error of scontrol
         return {}
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
-def sbatch(arguments: Sequence[str], script: str, *, known: Collection[str] = ()) -> str:
+def sbatch(arguments: Sequence[str], script: str, *, recorded: Collection[str] = ()) -> str:
     """Submit a script's text; returns the job id.
 
-    Where no answer comes it is looked for: a job of mine with the comment that `arguments` give it, which is none of
-    those `known`, is this one. Only one that is not there is submitted again. Raises SlurmRefused with Slurm's reason,
-    NoAnswer where it stays unknown whether it was submitted.
+    Without an answer, the job is searched for by the comment in `arguments`, ignoring the ids in `recorded`; it is
+    submitted again only if it is not there. Raises SlurmRefused with Slurm's reason; NoAnswer if its fate stays
+    unknown.
     """
     comment = next((word.partition("=")[2] for word in arguments if word.startswith("--comment=")), "")
-    waiting, asked = pauses(), terminal().monotonic()
+    retries, sent_at = pauses(), terminal().monotonic()
     while True:
         try:
             output = once(["sbatch", "--parsable", *arguments], script)
             return output.strip().splitlines()[-1].split(";")[0]  # after any line that a filter prints; id;cluster
         except NoAnswer as error:
+            # A lost answer leaves the submission in doubt; an unreachable controller does not.
             lost = not _UNREACHED.search(str(error))
-            while (id_ := _submitted(comment, known)) is None:
-                if not comment or next(waiting, None) is None:
+            while (id_ := _submitted(comment, recorded)) is None:
+                if not comment or next(retries, None) is None:
                     raise
-                if not lost or terminal().monotonic() - asked > UNSETTLED:
+                if not lost or terminal().monotonic() - sent_at > UNSETTLED:
                     break
             if id_:
                 return id_
-            asked = terminal().monotonic()
+            sent_at = terminal().monotonic()
 
 
-def _submitted(comment: str, known: Collection[str]) -> str | None:
-    """The newest job of mine with this comment, ended or not, that is none of those known; None where there is none, or
-    nobody can tell."""
+def _submitted(comment: str, recorded: Collection[str]) -> str | None:
+    """Return this user's newest job with this comment, ended or not, except `recorded` ids; None for none, or if squeue
+    does not answer."""
     try:
-        rows = [row.id for row in queue(ended=True) if comment and row.comment == comment and row.id not in known]
-    except EnvironmentFault:
+        rows = [row.id for row in queue(ended=True) if comment and row.comment == comment and row.id not in recorded]
+    except EnvironmentFault:  # the caller searches again after a pause
         return None
     return max(rows, key=job_number, default=None)
 
 
 def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
-    """Ask Slurm whether a job would be accepted. Submits nothing."""
+    """Test if Slurm would accept a job. Submits nothing."""
     done = ask(["sbatch", "--test-only", *arguments], script)
     return SubmitCheck(ok=done.returncode == 0, line=one_line(done.stderr or done.stdout))
 
 
 def takes_option(name: str, value: str) -> bool:
-    """True if the sbatch that is here knows an option of this name; False without Slurm."""
+    """True if the installed sbatch knows an option of this name; False without Slurm."""
     return present() and "unrecognized option" not in test_only([f"--{name}={value}"]).line
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """End these jobs, in one call. Those that have ended are skipped."""
+    """Cancel these jobs, in one call. Ended ones are skipped."""
     if ids:
         call(["scancel", "--quiet", *ids])
 
 
 def update(id_: str, **fields: str) -> bool:
-    """Change a waiting job of mine; False where it is waiting no more."""
+    """Change a pending job; False if it is no longer pending."""
     try:
         call(["scontrol", "update", f"jobid={id_}", *(f"{name}={value}" for name, value in fields.items())])
-    except SlurmRefused:
+    except SlurmRefused:  # it has started or ended since it was listed
         return False
     return True
 
 
 def requeue(id_: str) -> bool:
-    """Put a job back into the queue under its own id; False where the site does not allow it, or nobody answers."""
+    """Requeue a job under its own id; False if the site does not allow it, or Slurm does not answer."""
     try:
-        call(["scontrol", "requeue", id_])  # of my own running job: carried out once, it ends who would say it twice
-    except EnvironmentFault:
+        call(["scontrol", "requeue", id_])  # safe to repeat: the caller is the job, which the first requeue ends
+    except EnvironmentFault:  # the caller exits and is healed by a new job instead
         return False
     return True
 
 
 def partitions() -> list[Partition]:
-    """The partitions, each with its largest node; one sinfo."""
+    """Return the partitions, each with its largest node; one sinfo."""
     rows: dict[str, Partition] = {}
     for line in call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a|%c"]).splitlines():
         name, size, limit, gres, up, cpus = (*line.split("|"), "", "", "", "", "")[:6]
@@ -265,14 +267,14 @@ def partitions() -> list[Partition]:
 
 
 def _least(size: str) -> int:
-    """A number of sinfo's, such as 8 or, where nodes differ, 8+; 0 for what is none."""
+    """Parse a number of sinfo: 8, or 8+ if nodes differ; 0 if it is no number."""
     size = size.strip().rstrip("+")
     return int(size) if size.isdigit() else 0
 
 
 def qos() -> list[str] | None:
-    """The names of the site's QOS; None where accounting does not tell."""
+    """Return the names of the site's QOS; None if accounting does not answer."""
     try:
         return call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"]).split()
-    except EnvironmentFault:
+    except EnvironmentFault:  # many sites run without accounting
         return None

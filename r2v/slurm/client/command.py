@@ -1,11 +1,11 @@
-"""Running Slurm's commands: with a time limit, repeated with back-off, under the variables of `client.variables`.
+"""Slurm's commands: run with a time limit and retries with back-off, in the environment of `client.variables`.
 
-    call(["squeue", "--me"])                 # its output; asked again, with growing pauses, while nobody answers
-    once(["sbatch", "--parsable", ...])      # asked once: what is not answered may have been done all the same
+    call(["squeue", "--me"])                 # its output; retried with growing pauses while Slurm does not answer
+    once(["sbatch", "--parsable", ...])      # one try: without an answer it may have been carried out all the same
 
-A busy controller answers now and then with a socket error, and one that restarts not at all: neither is a refusal.
-What may be said twice (a question, scancel, scontrol update) is said again for `patience()` seconds; what may not is
-looked for by its comment (`r2v.slurm.client.client.sbatch`).
+A busy controller sometimes answers with a socket error, and a restarting one not at all: neither is a refusal.
+Idempotent commands (queries, scancel, scontrol update) are retried for `patience()` seconds; a submission is searched
+for by its comment first (`r2v.slurm.client.client.sbatch`).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from r2v.slurm.site import headers
 from r2v.slurm.site.site_profile import project_profile
 
 COMMAND_TIMEOUT = 60.0
-"""Seconds one command may take: a controller that restarts answers late."""
+"""Seconds one command may take: a restarting controller answers late."""
 
 NO_SLURM = (
     "no Slurm here: its commands are not on PATH; run this on a login node, or without Slurm: r2v run_all ... --here"
 )
 
 PATIENCE_VARIABLE = "R2V_SLURM_PATIENCE"
-"""Seconds for which a command that nobody answers is repeated."""
-_WAITS_AT_DOOR, _WAITS_IN_JOB = 15.0, 120.0
-"""The same where nothing is set: a person waits less gladly than a job."""
+"""Seconds for which an unanswered command is retried."""
+_INTERACTIVE_PATIENCE, _JOB_PATIENCE = 15.0, 120.0
+"""Defaults of the same: a person waits at a prompt, a job can outlast a restart of the controller."""
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds between one try and the next; the last of them from then on."""
+"""Seconds between tries, the last one repeated: a short hiccup costs little, an outage few calls."""
 
 _NO_CONTROLLER = re.compile("Unable to contact slurm controller|Connection refused|establish a configuration source")
-"""Errors of commands that found no controller, or no configuration that names one."""
+"""Errors of commands that reached no controller, or lack a configuration that names one."""
 _UNCONFIGURED = "establish a configuration source"
 _PASSES = re.compile(
     "Unable to contact slurm|Connection (refused|reset|timed out|closed)|Socket timed out|Broken pipe"
@@ -52,15 +52,15 @@ _PASSES = re.compile(
     "|temporarily unav|temporarily unable|[Uu]nexpected message|controller in standby|in a reconfig|Job update pending"
     "|Transport endpoint|Protocol authentication error|slurm_persist_conn|[Uu]nspecified error|No route to host"
 )
-"""Errors of a controller that is busy, restarts or cannot be reached at this moment."""
+"""Errors of a controller that is busy, restarting or unreachable at the moment."""
 
 
 class NoSlurm(EnvironmentFault):
-    """Slurm's commands are not here, or its controller does not answer."""
+    """Slurm's commands are missing, or its controller does not answer."""
 
 
 class NoAnswer(NoSlurm):
-    """A command got no answer: whether it was carried out is not known."""
+    """A command got no answer: it may have been carried out or not."""
 
 
 class SlurmRefused(EnvironmentFault):
@@ -68,7 +68,7 @@ class SlurmRefused(EnvironmentFault):
 
 
 class Terminal(Protocol):
-    """The machine that runs Slurm's commands and keeps the time: this one, or a simulated cluster."""
+    """The runner of Slurm's commands and its clock: this machine, or a simulated cluster."""
 
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
@@ -76,19 +76,19 @@ class Terminal(Protocol):
         """Run a command to its end. Raises FileNotFoundError, subprocess.TimeoutExpired."""
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
 
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
 
 
 class ThisMachine:
-    """The Terminal of every day: commands on PATH."""
+    """The real Terminal: commands on PATH."""
 
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of this process's PATH, for `COMMAND_TIMEOUT` seconds at most."""
+        """Run a command from PATH, for at most `COMMAND_TIMEOUT` seconds."""
         words = _through(command)
         return subprocess.run(
             words,
@@ -102,11 +102,11 @@ class ThisMachine:
         )
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
         time.sleep(seconds)
 
     def monotonic(self) -> float:
-        """Seconds since this machine began."""
+        """Seconds of this machine's monotonic clock."""
         return time.monotonic()
 
 
@@ -114,13 +114,13 @@ _TERMINAL: ContextVar[Terminal] = ContextVar("terminal", default=ThisMachine()) 
 
 
 def terminal() -> Terminal:
-    """The terminal to which commands go now."""
+    """Return the current terminal."""
     return _TERMINAL.get()
 
 
 @contextmanager
 def through(other: Terminal) -> Iterator[None]:
-    """Within the block every command goes to this terminal, and all waiting is its own."""
+    """Send every command and all waiting within the block to this terminal."""
     token = _TERMINAL.set(other)
     try:
         yield
@@ -129,22 +129,23 @@ def through(other: Terminal) -> Iterator[None]:
 
 
 def patience() -> float:
-    """Seconds for which a command is repeated that nobody answers: $R2V_SLURM_PATIENCE, or else 120 inside a job and 15
-    outside. Raises UsageError where that is no number."""
+    """Return the seconds for which an unanswered command is retried: $R2V_SLURM_PATIENCE, or else 120 inside a job and
+    15 outside. Raises UsageError if the variable is no number."""
     text = os.environ.get(PATIENCE_VARIABLE)
     if text is None:
-        return _WAITS_IN_JOB if os.environ.get("SLURM_JOB_ID") else _WAITS_AT_DOOR
+        return _JOB_PATIENCE if os.environ.get("SLURM_JOB_ID") else _INTERACTIVE_PATIENCE
     if not re.fullmatch(r"\d{1,5}(\.\d+)?", text):
         raise UsageError(f"{PATIENCE_VARIABLE}={text}: must be seconds, 0 or more; for instance {PATIENCE_VARIABLE}=60")
     return float(text)
 
 
 def pauses(limit: float | None = None) -> Iterator[float]:
-    """Waits out, one after the other, the pauses between tries; ends when `limit` (default: `patience()`) seconds have
-    passed since the first. Tries of many jobs that were refused together do not come back together."""
+    """Sleep through the pauses between tries, yielding each; end when the next would exceed `limit` (default:
+    `patience()`) seconds since the first."""
     limit = patience() if limit is None else limit
     begun, tried = terminal().monotonic(), 0
     while True:
+        # Jitter of a quarter either way, by process: jobs that were refused together must not retry together.
         spread = 0.75 + 0.5 * ((os.getpid() * 7919 + tried * 104729) % 997) / 997
         pause = _PAUSES[min(tried, len(_PAUSES) - 1)] * spread
         if terminal().monotonic() - begun + pause > limit:
@@ -161,37 +162,37 @@ def present() -> bool:
 
 
 def _submit_host() -> str:
-    """The login node through which a job speaks to Slurm, where its own node may not. A job whose site profile was
-    broken meanwhile asks from its node."""
+    """Return the login node through which a job calls Slurm if compute nodes may not; "" to call it directly, also if
+    the site profile was damaged since."""
     if not os.environ.get("SLURM_JOB_ID"):
         return ""
     try:
         return project_profile().submit_host
     except InputError as error:
-        logger.warning("%s; Slurm is asked from this node", error)
+        logger.warning("site profile unreadable, calling Slurm from this node: error=%s", error)
         return ""
 
 
 def _through(command: Sequence[str]) -> Sequence[str]:
-    """A command as it reaches Slurm from here."""
+    """Return a command wrapped in ssh if a login node has to run it."""
     if not (host := _submit_host()):
         return command
     return ["ssh", "-o", "BatchMode=yes", host, f"cd {shlex.quote(str(Path.cwd()))} && {on_login_node(command)}"]
 
 
 def require() -> None:
-    """Raises NoSlurm where this machine has no Slurm."""
+    """Raise NoSlurm if this machine has no Slurm."""
     if not present():
         raise NoSlurm(NO_SLURM)
 
 
 _ASKS_ONE = ("squeue", "sacct", "scontrol", "scancel", "sinfo")
-"""Commands that speak to the cluster of this machine, where no other is named. A submission names its own."""
+"""Commands that need -M to reach another cluster. A submission names its cluster in its header."""
 
 
 def other_cluster(root: Path = Path()) -> str:
-    """The cluster that the jobs of this checkout go to; "" for this one. The user's shell says it, else the chain that
-    was submitted last, and before there is one a header: once jobs are in the queue no script is read to find them."""
+    """Return the cluster of this checkout's jobs; "" for this machine's. The user's shell names it, else the last
+    submitted chain, else a header: headers may have been edited since the jobs were submitted."""
     if named := os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS"):
         return named
     submitted = chains.last_cluster(root)
@@ -199,8 +200,8 @@ def other_cluster(root: Path = Path()) -> str:
 
 
 def run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever that is. Raises NoSlurm where it is missing, NoAnswer where it gives no answer
-    in time."""
+    """Run a command to its end and return it, failed or not. Raises NoSlurm if it is missing, NoAnswer if it times
+    out."""
     if command[0] in _ASKS_ONE and (cluster := other_cluster()):
         command = [command[0], "-M", cluster, *command[1:]]
     try:
@@ -215,7 +216,7 @@ def run(command: Sequence[str], stdin: str | None = None) -> subprocess.Complete
 
 
 def ask(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A question's answer, whatever it is; asked again for `patience()` seconds while nobody answers."""
+    """Return a query's result, failed or not; retried for `patience()` seconds while Slurm does not answer."""
     waiting = pauses()
     while True:
         done = run(command, stdin)
@@ -225,15 +226,15 @@ def ask(command: Sequence[str], stdin: str | None = None) -> subprocess.Complete
 
 
 def once(command: Sequence[str], stdin: str | None = None) -> str:
-    """The output of a command. Raises SlurmRefused with its error where it is refused, NoAnswer where nobody answers,
-    NoSlurm where no Slurm is known here."""
+    """Return the output of a command after one try. Raises SlurmRefused with Slurm's error, NoAnswer without an answer,
+    NoSlurm if no Slurm is configured here."""
     done = run(command, stdin)
     if done.returncode == 0:
         return done.stdout
     line = one_line(done.stderr) or f"exit code {done.returncode}"
     if _NO_CONTROLLER.search(line):
         kind = NoSlurm if _UNCONFIGURED in line else NoAnswer
-        if command[0].startswith("sacct"):
+        if command[0].startswith("sacct"):  # accounting alone is down: a login node or --here would not help
             raise kind(f"{command[0]}: {line}")
         raise kind(
             f"{command[0]}: no Slurm controller answers here ({line}); run this on a login node, or "
@@ -245,8 +246,8 @@ def once(command: Sequence[str], stdin: str | None = None) -> str:
 
 
 def call(command: Sequence[str], stdin: str | None = None, *, limit: float | None = None) -> str:
-    """The output of a command that may be said twice; said again, for `limit` seconds (default: `patience()`), while
-    nobody answers. Raises as `once` does."""
+    """Return the output of an idempotent command, retried for `limit` seconds (default: `patience()`) while Slurm does
+    not answer. Raises as `once` does."""
     waiting = pauses(limit)
     while True:
         try:
@@ -257,6 +258,6 @@ def call(command: Sequence[str], stdin: str | None = None, *, limit: float | Non
 
 
 def one_line(text: str) -> str:
-    """Slurm's message as one line, its own prefixes cut."""
+    """Return Slurm's message as one line without its prefixes."""
     lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line).strip() for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line))

@@ -1,6 +1,6 @@
-"""Accounting: what sacct prints, read into typed rows, one per start of a job, for any version of Slurm.
+"""Accounting: the output of sacct as typed rows, one per start of a job, for any version of Slurm.
 
-A job that was put back into the queue has several rows under one id: sacct --duplicates prints all of them.
+A requeued job has several rows under one id: sacct --duplicates prints all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENDED = (
     "PREEMPTED",
     "DEADLINE",
 )
-"""States in which a job stays."""
+"""Final states of a job."""
 ALIVE = (
     "PENDING",
     "RUNNING",
@@ -35,7 +35,7 @@ ALIVE = (
     "STAGE_OUT",
     "STOPPED",
 )
-"""States of a job that has not ended. One that is in neither list, such as REVOKED, is looked at as ended: nobody waits
+"""States of a job that has not ended. A state in neither list, such as REVOKED, counts as ended, so that no chain waits
 for it."""
 
 FIELDS = (
@@ -78,12 +78,12 @@ class SacctRow:
 
     @property
     def cpu_hours(self) -> float:
-        """CPU-hours that were allotted to this start, used or idle."""
+        """CPU-hours allocated to this start, used or idle."""
         return self.cpus * self.elapsed / 3600
 
 
 def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list[SacctRow]]:
-    """The text of `sacct -P` by job, oldest start first; the memory of a start is the highest of its steps."""
+    """Parse the text of `sacct -P` by job, oldest start first; a start's memory is the highest of its steps."""
     jobs: dict[str, list[dict[str, str]]] = {}
     for line in text.splitlines():
         values = dict(zip(fields, line.split("|"), strict=False))
@@ -120,13 +120,13 @@ def _row(values: dict[str, str]) -> SacctRow:
 
 
 def _gpus(tres: dict[str, str]) -> int:
-    """The generic count, or where the site keeps none the sum over types."""
+    """Return the generic GPU count, or the sum over types if the site records none."""
     typed = sum(int(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
     return int(tres.get("gres/gpu", typed))
 
 
 def state_of(word: str) -> str:
-    """A state's full name: "CANCELLED by 7" is CANCELLED, "OUT_OF_ME+" is OUT_OF_MEMORY."""
+    """Return a state's full name: "CANCELLED by 7" is CANCELLED, "OUT_OF_ME+" is OUT_OF_MEMORY."""
     bare = word.split()[0] if word.split() else ""
     if bare.endswith("+"):
         return next((state for state in ENDED if state.startswith(bare[:-1])), bare[:-1])
@@ -134,12 +134,13 @@ def state_of(word: str) -> str:
 
 
 def is_alive(state: str) -> bool:
-    """True if a job in this state has not ended; False where Slurm names no state."""
+    """True if a job in this state has not ended; False for an empty state."""
     return state in ALIVE
 
 
 def memory(text: str) -> int | None:
-    """Bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None for none."""
+    """Return the bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None if it is no
+    size."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
     if match is None:
         return None
@@ -153,5 +154,5 @@ def _exit(text: str) -> tuple[int, int]:
 
 
 def given(text: str) -> str:
-    """A value, or "" where Slurm says that there is none."""
+    """Return a value, or "" for Slurm's placeholders of no value."""
     return "" if text in ("(null)", "N/A", "None", "Unknown", "None assigned") else text

@@ -1,15 +1,15 @@
-"""Environment variables that reach Slurm's programs.
+"""Environment variables passed to Slurm's programs.
 
-    of_program("squeue", os.environ)     # the allow-list `QUERY_VARIABLES`, and nothing else
+    of_program("squeue", os.environ)     # only the allow-list `QUERY_VARIABLES`
     of_program("sbatch", os.environ)     # the user's environment without Slurm's own variables
-    KEEP_SUBMITTED                       # a job's first line: what it submits then begins as it has begun itself
+    KEEP_SUBMITTED                       # first lines of a job's script: jobs that it submits start from its own start
 
 SQUEUE_PARTITION in a profile hides running jobs from squeue, and R2V would submit them again; SCANCEL_STATE spares jobs
-from scancel; SLURM_MEM_PER_CPU of the job we are in bends the jobs that it submits. A key or a module of the user's
-must reach his jobs all the same, and sbatch exports its own environment to them. The user's SBATCH_* variables become
-directives first (`r2v.slurm.site.requests`). Every other program is given LC_ALL=C, because R2V reads its answers.
-A job that submits another, itself anew for instance, passes on the environment it was submitted with: not LD_PRELOAD,
-LD_LIBRARY_PATH or LOADEDMODULES as its own modules and env.sh left them, for the new job runs env.sh itself.
+from scancel; SLURM_MEM_PER_CPU of the current job changes the jobs that it submits. The user's keys and modules must
+reach the jobs all the same, through the environment that sbatch exports. The user's SBATCH_* variables become
+directives first (`r2v.slurm.site.requests`). Other programs get LC_ALL=C, because R2V parses their output.
+A job that submits another, for instance its own retry, passes on the environment it was submitted with, without the
+changes of its modules and env.sh to LD_PRELOAD, LD_LIBRARY_PATH or LOADEDMODULES: the new job runs env.sh itself.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 SUBMISSION = "sbatch"
-"""The program whose environment is that of the job."""
+"""The program whose environment becomes the job's."""
 CONNECTION = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""Slurm's own variables that every program is given: its configuration, the host that serves it, and the credential
-where there is no munge."""
+"""Slurm's own variables that every program gets: its configuration, the host that serves it, and the credential
+without munge."""
 SLURMS_OWN = (
     *("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_"),
     *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_"),
 )
-"""What the names begin with that filter or format a program's answer, or that Slurm has set for the job we are in."""
+"""Prefixes of variables that filter or format a program's answer, or that Slurm set for the current job."""
 SUBMITTED = "R2V_SUBMITTED"
-"""The environment at the start of a job, as base64; no stage is given it."""
+"""The environment at the start of a job, as base64; not passed to stages."""
 KEEP_SUBMITTED = (
     f'export {SUBMITTED}="$(env -0 | base64 -w0)"',
     f'[ "${{#{SUBMITTED}}}" -lt 130000 ] || {{ unset {SUBMITTED}; '
     "echo 'large environment: jobs that this one submits begin with what env.sh makes of it' >&2; }",
 )
-"""The lines of a job's script, before env.sh, that keep its environment. Linux allows a variable 128 KiB."""
+"""Lines of a job's script, before env.sh, that save its environment. Linux limits a variable to 128 KiB."""
 QUERY_VARIABLES = (
     *CONNECTION,  # which controller is asked, and by whom
     *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"),  # the program, its libraries and its plugins
@@ -50,7 +50,7 @@ QUERY_VARIABLES = (
 
 
 def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a Slurm program, made from this process's own.
+    """Return the environment of a Slurm program, made from this process's own.
 
     >>> of_program("squeue", {"HOME": "/home/me", "OPENAI_API_KEY": "sk-1", "SQUEUE_STATES": "all"})
     {'HOME': '/home/me', 'LC_ALL': 'C'}
@@ -65,8 +65,8 @@ def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def on_login_node(command: Sequence[str]) -> str:
-    """The shell line that runs a Slurm command on a login node, whose profile may set Slurm's own variables too: all of
-    them but `CONNECTION` are unset first."""
+    """Return the shell line that runs a Slurm command on a login node. Slurm's own variables except `CONNECTION` are
+    unset first, since the node's profile may set them too."""
     named = f"sed -nE 's/^(({'|'.join(SLURMS_OWN)})[A-Za-z0-9_]*)=.*/\\1/p'"
     locale = [] if command[0] == SUBMISSION else ["export LC_ALL=C"]
     clear = "; ".join([f"unset $(env | {named} | grep -vxE '{'|'.join(CONNECTION)}')", *locale])
@@ -74,12 +74,12 @@ def on_login_node(command: Sequence[str]) -> str:
 
 
 def kept_from_queries(names: Iterable[str]) -> list[str]:
-    """Those of Slurm's own variables that no query is given."""
+    """Return the names of Slurm's own variables that are withheld from queries."""
     return sorted(name for name in names if name.startswith(SLURMS_OWN) and not _reaches_queries(name))
 
 
 def _submitted(values: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with which the job that we are in was submitted; outside of one, this process's own."""
+    """Return the environment with which the current job was submitted; outside a job, this process's own."""
     if SUBMITTED not in values:
         return values
     entries = os.fsdecode(b64decode(values[SUBMITTED])).split("\0")[:-1]

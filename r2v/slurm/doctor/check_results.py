@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check. `bad` keeps a pipeline from running, `warn` may."""
+    """The result of one check. `bad` prevents a pipeline from running, `warn` may."""
 
     state: Literal["ok", "warn", "bad"]
     what: str
@@ -16,20 +16,20 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """As `r2v doctor` prints it, the remedy on a line of its own."""
+        """The lines that `r2v doctor` prints, the remedy on its own."""
         return f"{self.state:4}  {self.what}" + (f"\n      -> {self.remedy}" if self.remedy else "")
 
 
 def ok(what: str) -> Finding:
-    """Nothing to do."""
+    """Return a passed check."""
     return Finding(state="ok", what=what)
 
 
 def warn(what: str, remedy: str) -> Finding:
-    """Something to know of."""
+    """Return a check that may cause problems."""
     return Finding(state="warn", what=what, remedy=remedy)
 
 
 def bad(what: str, remedy: str) -> Finding:
-    """Something to mend first."""
+    """Return a failed check, to be mended first."""
     return Finding(state="bad", what=what, remedy=remedy)

@@ -1,12 +1,12 @@
-"""`r2v doctor`: checks of whether a pipeline would run here, each finding with its remedy.
+"""`r2v doctor`: checks that a pipeline can run here, each finding with its remedy.
 
     r2v doctor                                                    # on the login node; submits nothing
     srun --partition=gpu --gres=gpu:1 --time=5 r2v doctor         # inside a job: driver, CUDA, GPUs as well
 
-On the login node it proposes a site profile, asks sbatch about every header and about a sentinel's own line
-(`--test-only`) and looks up what sbatch lets pass: a QOS that is not there, a partition that is down. Inside a job it
-does what a stage does first: sees the same folder, and computes on every GPU that it was given; and it asks whether
-this node may submit, which healing wants. Where WebArena is installed or its sites are named, these are looked at too.
+On the login node it proposes a site profile, tests every header and a sentinel's directives (`sbatch --test-only`) and
+checks conditions that sbatch does not: a missing QOS, a partition that is down. Inside a job it checks the needs of a
+stage: the shared folder, every granted GPU, and submission from this node, which healing uses. WebArena is checked if
+it is installed or its sites are named.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ NETWORK = (
     *("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs"),
     *("weka", "gluster", "afs", "orangefs", "pvfs", "9p", "fuse"),
 )
-"""Beginnings of the names of file systems that several machines can see."""
+"""Prefixes of the names of shared file systems."""
 FREE_GB = 200
 """Free disk space that one of the large benchmarks may need."""
 _WORLDS_REMEDY = "mend it, and `r2v webarena check` looks again (docs/webarena.md)"
 
 
 def examine(root: Path = Path()) -> Iterator[Finding]:
-    """Everything that can be looked at from here, in order."""
+    """Yield the findings of all checks that are possible on this machine, in order."""
     inside = bool(os.environ.get("SLURM_JOB_ID"))
     yield ok(f"Python {sys.version.split()[0]}, {sys.executable}, on {socket.gethostname()}")
     if inside:
@@ -72,13 +72,14 @@ def examine(root: Path = Path()) -> Iterator[Finding]:
 def _cluster(root: Path) -> Iterator[Finding]:
     try:
         partitions = client.partitions()
-    except EnvironmentFault as error:
+    except EnvironmentFault as error:  # every other check needs the controller
         yield bad(
             str(error),
             "`scontrol ping` tells whether the controller is up; if it is not, ask the cluster's administrators",
         )
         return
-    yield ok(f"Slurm answers; partitions {', '.join(one.name for one in partitions)}")
+    yield ok(f"Slurm answers; partitions {', '.join(partition.name for partition in partitions)}")
+    # Any job id will do: only the answer of slurmdbd matters.
     if down := client.accounting(["1"]).down:
         yield warn(f"accounting does not answer: {down}", "status and healing work without it; cost does not")
     else:
@@ -89,15 +90,15 @@ def _cluster(root: Path) -> Iterator[Finding]:
         yield ok(f"not given to stages: {removal_text(removed)}")
     for flaw in flaws(root):
         yield (bad if flaw.ends_jobs else warn)(f"{flaw.path}: {flaw.what}", flaw.remedy)
-    named = {one.name: one for one in partitions}
-    yield from proposal(root, named)
-    yield from _headers(root, named)
+    by_name = {partition.name: partition for partition in partitions}
+    yield from proposal(root, by_name)
+    yield from _headers(root, by_name)
     if headers.scripts(root):
         yield _sentinel(root)
 
 
 def _sentinel(root: Path) -> Finding:
-    """Ask sbatch about a sentinel's own line, which stands in no header."""
+    """Test the directives of a sentinel, which no header holds, with sbatch."""
     remedy = f"what it lacks goes under `sentinels` in {SITE} (r2v cluster set profile=... makes one)"
     try:
         answer = client.test_only(Resources(directives=requests.sentinel(root)).sbatch_args())
@@ -117,23 +118,23 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
     for path in paths:
         try:
             request = headers.read(path)
-        except R2VError as error:
+        except R2VError as error:  # the other scripts are still worth checking
             yield bad(str(error), "mend that line")
             continue
         findings = [*_lacking(request, partitions)]
-        qos = request.directives.get("qos")  # sbatch takes one that is not there where the site does not enforce them
+        qos = request.directives.get("qos")  # sbatch accepts a missing QOS unless the site enforces them
         if qos and qualities is not None and qos not in qualities:
             findings.append(
                 bad(f"no QOS {qos}; {nearest(qos, qualities)}", "r2v cluster set qos=NAME, or qos= for none")
             )
         if not findings and not (answer := client.test_only([], read_script(path))).ok:
             findings.append(_refused(path.name, answer.line, request, partitions))
-        for one in findings:
-            wrong.setdefault(one, []).append(path.name)
+        for finding in findings:
+            wrong.setdefault(finding, []).append(path.name)
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
-    for one, names in wrong.items():
-        yield replace(one, what=f"{', '.join(names)}: {one.what}")
+    for finding, names in wrong.items():
+        yield replace(finding, what=f"{', '.join(names)}: {finding.what}")
     if good:
         yield ok(f"{good} of {len(paths)} headers are accepted by sbatch --test-only")
     if largest.gpus:
@@ -146,24 +147,27 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 
 def _refused(name: str, refusal: str, request: Resources, partitions: Mapping[str, Partition]) -> Finding:
-    """A header that sbatch refuses, with the size that its partitions' nodes do not have, where that is the cause."""
+    """Return the finding for a header that sbatch refuses, naming the size that exceeds its partitions' nodes."""
     what = f"sbatch refuses it: {refusal}"
-    named = [one for word, one in partitions.items() if word in request.directives.get("partition", "").split(",")]
+    requested = request.directives.get("partition", "").split(",")
+    named = [partition for name, partition in partitions.items() if name in requested]
     count = request.directives.get("cpus-per-task", "")
     megabytes = (memory(request.directives.get("mem", "")) or 0) >> 20
+    most_cpus = max((partition.cpus for partition in named), default=0)
+    most_memory = max((partition.memory for partition in named), default=0)
     sizes = (
-        ("cpus-per-task", int(count) if count.isdigit() else 0, max((one.cpus for one in named), default=0), ""),
-        ("mem", megabytes, max((one.memory for one in named), default=0), "M"),
+        ("cpus-per-task", int(count) if count.isdigit() else 0, most_cpus, ""),
+        ("mem", megabytes, most_memory, "M"),
     )
-    for directive, asked, largest, unit in sizes:
-        if asked > largest > 0:
-            told = f"--{directive} asks for {asked}{unit}, its largest node has {largest}{unit}"
-            return bad(f"{what}; {told}", f"r2v cluster set {headers.command_of(name)}.{directive}={largest}{unit}")
+    for directive, size, largest, unit in sizes:
+        if size > largest > 0:
+            cause = f"--{directive} asks for {size}{unit}, its largest node has {largest}{unit}"
+            return bad(f"{what}; {cause}", f"r2v cluster set {headers.command_of(name)}.{directive}={largest}{unit}")
     return bad(what, "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header")
 
 
 def _lacking(request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """Findings about directives of a header that the cluster lacks, each with what it has."""
+    """Yield findings about directives of a header that the cluster cannot satisfy, each with the available values."""
     # `partition` alone is written into the headers of jobs without a GPU as well
     elsewhere = f"r2v cluster set {'partition=NAME cpu_partition=NAME' if request.gpus else 'cpu_partition=NAME'}"
     for word in filter(None, request.directives.get("partition", "").split(",")):
@@ -195,7 +199,7 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
             probe.parent.mkdir(exist_ok=True)
             probe.write_text("")
             probe.unlink()
-        except OSError as error:
+        except OSError as error:  # full or read-only; the other folders share its file system
             yield bad(
                 f"{root / name} cannot be written: {error.strerror}",
                 "make room, or mount it with write access, on login node and nodes alike",
@@ -215,13 +219,13 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
 
 
 def _lease(root: Path) -> Finding:
-    """Take a lease, and see that nobody else can."""
+    """Check that a lease excludes a second holder."""
     path = root / CHAINS / f".doctor-{socket.gethostname()}-{os.getpid()}.lease"
     remedy = "put the checkout on a file system where a rename is atomic: here two submitters could both go ahead"
     try:
         with lease(path):
             try:
-                with lease(path):
+                with lease(path):  # a second holder: the file system does not exclude it
                     return bad(f"{path} was given to two at once", remedy)
             except LeaseConflict:
                 return ok("a lease is given to one process at a time")
@@ -230,23 +234,23 @@ def _lease(root: Path) -> Finding:
 
 
 def _file_system(path: Path) -> str:
-    """The kind of file system that a folder is on, as /proc/mounts calls it."""
+    """Return the type of a folder's file system, as named in /proc/mounts."""
     here, best = str(path.resolve()), ("", "an unknown file system")
     try:
         lines = Path("/proc/mounts").read_text().splitlines()
-    except OSError:
+    except OSError:  # not Linux
         return best[1]
     for line in lines:
-        _, place, kind = line.split()[:3]
-        if (here + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best[0]):
-            best = (place, kind)
+        _, mount_point, kind = line.split()[:3]
+        if (here + "/").startswith(mount_point.rstrip("/") + "/") and len(mount_point) >= len(best[0]):
+            best = (mount_point, kind)
     return best[1]
 
 
 def worlds() -> Iterator[Finding]:
-    """Versions and language data of WebArena, and every site of every set that variables name: on the login node and
-    inside a job alike, for a site may answer the one and not the other. Nothing is said where WebArena is neither
-    installed nor named by a variable; where no variable names a site, what lacks is a warning."""
+    """Yield findings on WebArena's versions, language data and every site of each set that variables name, on the login
+    node and inside a job: a site may answer only one of them. Nothing if WebArena is neither installed nor named by a
+    variable; warnings only if no variable names a site."""
     sets = site_names()
     if not sets and not is_installed():
         return

@@ -17,12 +17,12 @@ from r2v.slurm.site.site_profile import SITE
 from r2v.storage.paths import CHAINS
 
 TOKEN = CHAINS / ".doctor"
-"""Left on the login node, looked for here."""
+"""File written on the login node; a job that does not see it runs on a node without the shared folder."""
 INSTALL = "install a torch whose CUDA the driver takes, from https://download.pytorch.org/whl/ (cu126, cu128, ...)"
 
 
 def in_a_job(root: Path) -> Iterator[Finding]:
-    """All that can be checked from inside a job."""
+    """Yield the findings of all checks inside a job."""
     if (root / TOKEN).exists():
         yield ok(f"this node sees what {(root / TOKEN).read_text().split()[0]} wrote")
     else:
@@ -40,7 +40,7 @@ def in_a_job(root: Path) -> Iterator[Finding]:
 
 
 def _submission() -> Finding:
-    """Check that a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
+    """Check that this node can submit: a dying job heals its chain from its node, and so does a sentinel."""
     remedy = (
         f"name a login node that takes ssh from here, `submit_host: NAME` in {SITE}, or healing waits for a command"
     )
@@ -55,7 +55,7 @@ def _submission() -> Finding:
 
 
 def _exclude() -> str:
-    """The directive that keeps jobs from this node."""
+    """Return the directive that excludes this node."""
     return f"#SBATCH --exclude={os.environ.get('SLURMD_NODENAME') or socket.gethostname()}"
 
 
@@ -64,14 +64,14 @@ def _driver() -> Finding:
     remedy = f"exclude this node ({_exclude()}) and tell the cluster's administrators"
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.TimeoutExpired) as error:  # nvidia-smi hangs on a broken card
         return bad(f"the NVIDIA driver does not answer: {error}", remedy)
     answer = "; ".join((done.stdout or done.stderr).strip().splitlines())
     return bad(f"nvidia-smi: {answer}", remedy) if done.returncode else ok(f"driver: {answer}")
 
 
 def _cuda(granted: int) -> Iterator[Finding]:
-    """torch's view of the GPUs, and a product computed on each."""
+    """Yield findings on the GPUs that torch sees, after a matrix product on each."""
     import torch
 
     version: str | None = torch.version.cuda
@@ -100,7 +100,7 @@ def _computes(index: int, name: str) -> Finding:
     try:
         ones = torch.ones(64, 64, device=f"cuda:{index}")
         value = float((ones @ ones).sum())
-    except RuntimeError as error:
+    except RuntimeError as error:  # CUDA's errors, of one card; the others are still checked
         return bad(
             f"GPU {index}, {name}: {str(error).splitlines()[0]}",
             f"this torch has no code for this card, or the card is ill: {INSTALL}; or {_exclude()}",

@@ -1,4 +1,4 @@
-"""The proposal of a site profile: which of the shipped ones fits what Slurm says of this cluster, and what differs."""
+"""The proposal of a site profile: the shipped one that fits this cluster by Slurm's answers, with its differences."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from r2v.slurm.site.site_profile import NONE, SITE, project_profile, shipped
 from r2v.slurm.site.write_headers import says_nothing
 
 _KNOWN = {"perlmutter": "nersc", "ls6": "tacc", "lonestar6": "tacc"}
-"""Clusters that a shipped profile was written for, by the name that they give themselves."""
+"""Shipped profiles by ClusterName."""
 _LONGEST = 48 * 60
-"""Minutes that the longest of the shipped headers asks for."""
+"""Minutes: the longest time limit among the shipped headers, the only one that a site's limit may cut."""
 
 
 def proposal(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """The profile that this project has, or what it would be given. Submits nothing."""
+    """Yield the project's site profile, or a proposal of one. Submits nothing."""
     if not says_nothing(root):
         yield ok(f"{SITE} adapts every job, from the profile {project_profile(root).base}")
         return
     config = _config()
-    up = [one for one in partitions.values() if one.up]
-    gpu = max((one for one in up if _gpus(one)), key=lambda one: max(map(gpu_count, _gpus(one))), default=None)
-    cpu = next((one for one in up if not _gpus(one)), gpu)
+    up = [partition for partition in partitions.values() if partition.up]
+    with_gpus = [partition for partition in up if _gpus(partition)]
+    gpu = max(with_gpus, key=lambda partition: max(map(gpu_count, _gpus(partition))), default=None)
+    cpu = next((partition for partition in up if not _gpus(partition)), gpu)
     name = _profile(config, gpu)
     words = [f"profile={name}", *([f"gpu={kind}"] if name == "gpu" and gpu and (kind := _kind(gpu)) else [])]
     lines = list(_differences(name, config, gpu, cpu))
@@ -42,24 +43,25 @@ def proposal(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 
 def _config() -> dict[str, str]:
-    """Slurm's own settings; {} where it does not tell."""
+    """Return Slurm's settings; {} if they are not available."""
     try:
         text = call(["scontrol", "show", "config"])
-    except EnvironmentFault:
+    except EnvironmentFault:  # some sites forbid it; a general profile is proposed then
         return {}
     return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", text, re.M))
 
 
 def _profile(config: Mapping[str, str], gpu: Partition | None) -> str:
-    if known := _KNOWN.get(config.get("ClusterName", "").lower()):
-        return known
+    if profile := _KNOWN.get(config.get("ClusterName", "").lower()):
+        return profile
+    # Only pyxis adds this option.
     if "unrecognized option" not in client.test_only(["--container-image=none"]).line:
         return "pyxis"
     return "cpu" if gpu is None else "gpu"
 
 
 def _differences(name: str, config: Mapping[str, str], gpu: Partition | None, cpu: Partition | None) -> Iterator[str]:
-    """The differences of this cluster from the profile, as lines of site.yaml."""
+    """Yield the differences of this cluster from the profile, as lines of site.yaml."""
     site = shipped(name) if name != NONE else None
     for key, named, partition in (
         ("gpu_jobs", site and site.gpu_jobs.get("partition"), gpu),
@@ -67,7 +69,8 @@ def _differences(name: str, config: Mapping[str, str], gpu: Partition | None, cp
     ):
         if named and partition is not None and partition.name != named:
             yield f"{key}: {{partition: {partition.name}}}"
-    limit = min((minutes(one.max_time) or _LONGEST for one in (gpu, cpu) if one is not None), default=_LONGEST)
+    limits = [minutes(partition.max_time) or _LONGEST for partition in (gpu, cpu) if partition is not None]
+    limit = min(limits, default=_LONGEST)
     if limit < _LONGEST:
         yield f'max_time: "{limit // 60}:{limit % 60:02}:00"'
     if config.get("MaxArraySize") in ("0", "1"):
@@ -79,6 +82,6 @@ def _gpus(partition: Partition) -> list[str]:
 
 
 def _kind(partition: Partition) -> str:
-    """The type of its largest node's GPUs; "" where it names none."""
+    """Return the GPU type of a partition's largest node; "" if Slurm names none."""
     largest = max(_gpus(partition), key=gpu_count)
     return largest.split(":")[1] if largest.count(":") == 2 else ""

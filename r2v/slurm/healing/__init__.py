@@ -1,1 +1,1 @@
-"""Healing: keeps a chain in line: why a job failed, what follows, and who submits it."""
+"""Healing: failures classified and answered, and chains reconciled with the queue."""

@@ -1,10 +1,10 @@
-"""Classification of failures: from all that is known of a job that ended to one kind; a pure function.
+"""Classification of failures: the evidence on an ended job mapped to one kind; a pure function.
 
-The stage itself knows best (its error record tells CUDA's memory from a bug, where Slurm says FAILED for both), its
-runner next, then Slurm's state and exit code, the memory that Slurm measured, and last the lines of the log. What
-Slurm says of memory, time and cancellation outweighs a stage that believed itself done.
+The stage's error record comes first (it separates CUDA's memory from a bug, both FAILED to Slurm), then its runner's
+record, Slurm's state and exit code, the measured memory, and last the lines of the log. Slurm's verdict on memory, time
+and cancellation outweighs a record of success.
 
-    kind             evidence                                                             what healing does
+    kind             evidence                                                             healing
     host_oom         OUT_OF_MEMORY; 0:9, 0:125 or 137 near the limit, or log lines        more memory
     cuda_oom         the stage's torch.OutOfMemoryError                                   smaller micro-batches
     interrupted      exit code 75: the stage was told to stop and saved a checkpoint      on from the checkpoint
@@ -41,7 +41,7 @@ from r2v.errors import (
 from r2v.slurm.client.sacct import SacctRow, is_alive, memory
 
 NEAR_LIMIT = 0.9
-"""Share of its memory from which on a job that was killed is taken to have run out of it."""
+"""Share of its memory limit above which a killed job counts as out of memory: sampling misses the last allocation."""
 
 _RESUME = "{resume}"
 REMEDIES: dict[FailureKind, str] = {
@@ -68,15 +68,15 @@ REMEDIES: dict[FailureKind, str] = {
     "no_log": f"make logs/ and write access to it on the nodes, then: {_RESUME}",
     "unknown": f"look at the log, then: {_RESUME}",
 }
-"""The remedy of each kind where healing has stopped; `resume` is the command that goes on with the chain."""
+"""The remedy of each kind once healing has stopped; `{resume}` stands for the command that resumes the chain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that is known of the last start of a job: its own records, `scontrol show job`, the end of its log.
+    """The evidence on the last start of a job: its own records, `scontrol show job`, accounting, the end of its log.
 
-    A job that heals itself has its records alone, so what it wrote of nodes, partition and memory as it started stands
-    in for the word of Slurm: both healing paths decide the same."""
+    A job that heals itself has only its records, so the nodes, partition and memory that it recorded at its start
+    replace Slurm's: both healing paths decide the same."""
 
     start: dict[str, Any] | None = None
     exit: dict[str, Any] | None = None
@@ -89,12 +89,12 @@ class Evidence:
 
     @property
     def state(self) -> str:
-        """Slurm's state of the job; the controller's where it still has one, since accounting lags behind."""
+        """Slurm's state of the job: the controller's if it has one, since accounting lags behind."""
         return self.scontrol.get("JobState") or (self.row.state if self.row else "")
 
     @property
     def code(self) -> tuple[int, int]:
-        """Exit code and signal according to Slurm; according to the runner where Slurm has none."""
+        """Exit code and signal by Slurm, or else by the runner's record."""
         if self.row is not None and (self.row.exit_code or self.row.signal):
             return self.row.exit_code, self.row.signal
         code, _, number = self.scontrol.get("ExitCode", "0:0").partition(":")
@@ -104,21 +104,21 @@ class Evidence:
 
     @property
     def measured(self) -> tuple[int | None, int | None]:
-        """Bytes of memory used at most, and requested."""
+        """Bytes of memory: the peak, and the request."""
         sizes = (self.row.max_rss if self.row else None, (self.exit or {}).get("peak_rss_bytes"))
         by_slurm = (self.row.requested if self.row else None) or memory(self.scontrol.get("MinMemoryNode", ""))
         return max((size for size in sizes if size), default=None), by_slurm or self._granted.get("mem_bytes")
 
     @property
     def nodes(self) -> str:
-        """The nodes of the job's last start, as Slurm writes lists of them; "" where nobody says."""
+        """The nodes of the job's last start, as a Slurm node list; "" if unknown."""
         listed = self.scontrol.get("NodeList", "")
         by_slurm = (self.row.nodes if self.row else "") or ("" if listed == "(null)" else listed)
         return by_slurm or str(self._granted.get("nodes") or "")
 
     @property
     def partition(self) -> str:
-        """The partition, or the list of them, in which the job was."""
+        """The job's partition, or list of partitions; "" if unknown."""
         return self.scontrol.get("Partition") or str(self._granted.get("partition") or "")
 
     @property
@@ -136,7 +136,7 @@ class Failure:
 
 
 def classify(evidence: Evidence) -> Failure | None:
-    """The failure of a job; None where it has not failed, runs or waits, or nobody knows of it yet."""
+    """Return the failure of a job; None if it has not failed, has not ended, or nothing is known yet."""
     if is_alive(evidence.state):
         return None
     if (failure := _by_state(evidence)) is not None:
@@ -160,8 +160,8 @@ def classify(evidence: Evidence) -> Failure | None:
 
 
 def failure_kind(code: int, error: dict[str, Any] | None) -> FailureKind | None:
-    """The kind of a stage's end by its exit code (negative: a signal) and its own error record; None where it
-    ended well, or by a signal that left it no time to write a record."""
+    """Return the kind of a stage's failure by its exit code (negative: a signal) and its error record; None if it
+    succeeded, or was killed before it could write a record."""
     if error is not None and (kind := kind_named(error.get("kind"))):
         return kind
     if code in (0, -9, 137):
@@ -170,12 +170,12 @@ def failure_kind(code: int, error: dict[str, Any] | None) -> FailureKind | None:
 
 
 def near_limit(used: int | None, requested: int | None) -> bool:
-    """True if that much memory is as good as all that was requested."""
+    """True if the memory used is at least `NEAR_LIMIT` of the request."""
     return bool(used and requested and used >= NEAR_LIMIT * requested)
 
 
 def error_line(error: dict[str, Any]) -> str:
-    """An error record in one line: of a bug its type and place too, which our own errors do without."""
+    """Return an error record as one line; of a bug with type and place, which R2V's own errors do not need."""
     message = str(error.get("message") or error.get("type"))
     if kind_named(error.get("kind")) != R2VError.kind:
         return message
@@ -183,14 +183,14 @@ def error_line(error: dict[str, Any]) -> str:
 
 
 def last_line(log: str) -> str:
-    """The last line of a log that says something; Slurm's and the runner's own lines aside."""
+    """Return the last line that the stage itself wrote to a log, else the last of Slurm's and the runner's lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     stage_lines = [line for line in lines if not re.match(r"slurmstepd|srun|submitit|r2v job", line)]
     return (stage_lines or lines or [""])[-1][:300]
 
 
 def _by_state(evidence: Evidence) -> Failure | None:
-    """The failure that Slurm's state tells by itself."""
+    """Return the failure that Slurm's state alone decides; None for other states."""
     state = evidence.state
     if state == "OUT_OF_MEMORY":
         return Failure(kind="host_oom", line=f"Slurm: OUT_OF_MEMORY{_memory_used(evidence)}")
@@ -211,7 +211,7 @@ def _by_state(evidence: Evidence) -> Failure | None:
 
 
 def _by_code(evidence: Evidence) -> Failure:
-    """The failure by the exit code, the memory and the lines of the log."""
+    """Return the failure by exit code, memory and the lines of the log."""
     (code, number), at_limit = evidence.code, near_limit(*evidence.measured)
     if evidence.exit is None and code in (1, 126, 127) and (match := NOT_INSTALLED.search(evidence.log)):
         return Failure(kind="installation", line=_line_around(evidence.log, match.start()))

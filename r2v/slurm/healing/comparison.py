@@ -1,4 +1,4 @@
-"""A comparison: one look at a chain, at what Slurm says of its jobs, and at what these say of themselves."""
+"""The comparison of a chain with the queue and with its jobs' own records, on which one reconciliation works."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ from r2v.slurm.client.client import Queued, of_chain
 from r2v.slurm.client.sacct import is_alive
 from r2v.slurm.healing.heal import ended_well
 
-Standing = Literal["active", "planned", "done", "failed", "untold", "absent"]
-"""Of a job: in the queue; to be submitted; ended well; ended badly; ended, nobody says yet how; never submitted."""
+Standing = Literal["active", "planned", "done", "failed", "unknown", "absent"]
+"""A job's state in its chain: in the queue; due for submission; succeeded; failed; ended, outcome not known yet; never
+submitted."""
 NEVER = "DependencyNeverSatisfied"
-"""Slurm's word for a job that waits for what has failed."""
+"""Slurm's reason for a pending job whose dependency has failed."""
 
 
 @dataclass(kw_only=True)
 class Comparison:
-    """One look at a chain and at what Slurm says of its jobs. The caller holds the chain's lock."""
+    """A chain compared with the queue. The caller holds the chain's lock."""
 
     root: Path
     chain: Chain
     rows: dict[str, Queued]
-    """By id: the chain's jobs in the queue, and those that the controller remembers."""
-    asked: frozenset[str] = frozenset()
-    """Those of which squeue itself told."""
+    """By id: the chain's jobs in the queue, and ended ones that the controller remembers."""
+    listed: frozenset[str] = frozenset()
+    """Ids that squeue listed, without those submitted since."""
     ended: frozenset[str] = frozenset()
-    """Jobs that tell their own end: still in the queue, and as good as gone."""
+    """Jobs that report their own end: still in the queue, about to exit."""
     awaited: str = ""
-    """The job of which the end is waited for; `WHOLE`: of whichever has ended."""
+    """The job whose end is waited for; `WHOLE`: any that has ended."""
     undone: list[str] = field(default_factory=list)
-    """The actions that were not possible now, a line each."""
-    untold: set[str] = field(default_factory=set)
-    """Jobs that have ended, nobody says yet how: their sentinel stays."""
+    """The actions that failed for now, a line each."""
+    unknown_ends: set[str] = field(default_factory=set)
+    """Jobs that ended with their outcome not known yet: their sentinel stays."""
     submitted: list[str] = field(default_factory=list)
     refusal: str = ""
-    """Of what a person asked to be submitted: why the rest was left."""
+    """Reason that a person's submission stopped halfway; "" if it did not."""
 
     everybody: list[Queued] = field(default_factory=list)
-    """My jobs of every chain, from the same squeue."""
+    """This user's jobs of every chain, from the same squeue."""
     scope: frozenset[str] | None = None
-    """The jobs that are looked after; None: all of them."""
+    """The jobs to reconcile; None: all."""
     _owners: dict[str, Comparison | None] = field(default_factory=dict)
 
     def write(self, chain: Chain) -> None:
-        """Make this the chain."""
+        """Replace the chain, here and on disk."""
         self.chain = chain
         chains.write(self.root, chain)
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that are looked after, in their order."""
+        """The jobs to reconcile, in order."""
         return [job for job in self.chain.jobs if self.scope is None or job in self.scope]
 
     def alive(self, id_: str) -> bool:
@@ -64,11 +65,11 @@ class Comparison:
         return self.in_queue(id_) and id_ not in self.ended
 
     def in_queue(self, id_: str) -> bool:
-        """True if Slurm says that a job has not ended."""
+        """True if a job has not ended according to Slurm."""
         return id_ in self.rows and is_alive(self.rows[id_].state)
 
     def marked(self, job: str | None = None) -> Iterator[tuple[Queued, JobComment]]:
-        """The chain's rows (of one job) with their comments read."""
+        """Yield the chain's rows (of one job) with their parsed comments."""
         for row in self.rows.values():
             mark = parse_comment(row.comment)
             ours = mark is not None and (mark.job in self.chain.jobs or mark.job == WHOLE)
@@ -76,7 +77,7 @@ class Comparison:
                 yield row, mark
 
     def standing(self, job: str) -> Standing:
-        """The standing of a job."""
+        """Return the standing of a job."""
         entry = self.chain.jobs[job]
         if entry.planned is not None:
             return "planned"
@@ -92,21 +93,21 @@ class Comparison:
             return "failed"
         row = self.rows.get(entry.latest.id)
         well = ended_well(self.root, self.chain, entry.latest, row.state if row else "")
-        return "untold" if well is None else "done" if well else "failed"
+        return "unknown" if well is None else "done" if well else "failed"
 
     def waits_for(self, job: str) -> list[str] | None:
-        """The Slurm jobs that a job must wait for; None where one of its needs is not there to be waited for."""
+        """Return the Slurm jobs that a job depends on; None if one of its needs is neither done nor in the queue."""
         standings = {need: self.standing(need) for need in self.chain.jobs[job].needs}
         if not set(standings.values()) <= {"active", "done"}:
             return None
         return [self.latest(need).id for need, standing in standings.items() if standing == "active"]
 
     def changed(self, job: str) -> bool:
-        """True if a chain that waits for a job would see another one, or none, after this look."""
+        """True if chains that wait for a job must be reconciled: it was resubmitted or is no longer active."""
         return job in self.submitted or job not in self.chain.jobs or self.standing(job) not in ("active", "planned")
 
     def latest(self, job: str) -> Attempt:
-        """The latest attempt at a job that has one, whichever chain makes it."""
+        """Return the latest attempt at a job that has one, in this chain or its owner."""
         entry = self.chain.jobs[job]
         if entry.is_shared and (other := self.owner(entry.owner)) is not None:
             return other.latest(job)
@@ -114,7 +115,7 @@ class Comparison:
         return entry.latest
 
     def owner(self, name: str) -> Comparison | None:
-        """The same look at a chain that makes something for this one; None where it cannot be read."""
+        """Return the comparison of a chain that owns a stage of this one; None if it cannot be read."""
         if name not in self._owners:
             rows = {row.id: row for row in of_chain(self.everybody, name, self.root)}
             try:
@@ -125,7 +126,7 @@ class Comparison:
         return self._owners[name]
 
     def _owners_standing(self, job: str) -> Standing:
-        """The standing of a job that another chain makes; "absent" where that makes something else by now."""
+        """Return the standing of a job that another chain owns; "absent" if that has another recipe by now."""
         entry = self.chain.jobs[job]
         other = self.owner(entry.owner)
         theirs = other.chain.jobs.get(job) if other is not None else None
@@ -135,7 +136,7 @@ class Comparison:
 
 
 def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") -> Queued:
-    """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
+    """Return the row that squeue will show for a job (`WHOLE`: a sentinel) that was just submitted and recorded."""
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
     mark = chain.comment(job, attempt=attempt, own=own, sentinel=sentinel)
@@ -143,6 +144,6 @@ def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") ->
 
 
 def waiting_for(row: Queued) -> set[str]:
-    """The jobs that a job in the queue waits for."""
+    """Return the jobs that a queued job depends on."""
     parts = [part for part in row.dependency.split(",") if part.startswith("afterok:")]
     return {id_ for part in parts for id_ in re.findall(r"\d+", part)}

@@ -1,8 +1,8 @@
-"""The GPU-hours that a chain has used, for the budget that ends its healing (--max-gpu-hours), and those of all chains,
-for theirs (`max_gpu_hours` of the site profile).
+"""GPU-hours used by a chain, for the cap on its healing (--max-gpu-hours), and by all chains of a checkout, for theirs
+(`max_gpu_hours` of the site profile).
 
-A submission that could use more than is left of the budget of all chains, by the time limits of what it asks and of
-what is in the queue, is refused; healing ends where it is used up.
+A submission is refused if it could exceed the cap of all chains, by its own time limits and those of queued jobs;
+healing stops once a cap is reached.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from r2v.slurm.site.site_profile import SITE, project_profile
 
 
 def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:
-    """GPU-hours of all attempts so far, those `without` aside, their restarts and helpers included: what sacct
-    allotted, in whole seconds, or what the jobs wrote themselves (their last start to its end) where that is more, or
-    where sacct does not know of them: accounting may be down, or come late."""
-    ids = [attempt.id for known in chain.history.values() for attempt in known if attempt.id not in without]
+    """Return the GPU-hours of all attempts except `without`, restarts and helpers included: the larger of sacct's
+    allocation and the job's own record of its last start, since accounting may be down or late."""
+    ids = [attempt.id for attempts in chain.history.values() for attempt in attempts if attempt.id not in without]
     arrays = [array for id_ in ids for array in job_record.record(root, chain.name, id_).helpers]
     accounts = client.accounting([*ids, *arrays]).jobs
-    known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
-    own = sum(max(known.get(id_, 0.0), _recorded_hours(root, chain.name, id_, known=id_ in known)) for id_ in ids)
-    return own + sum(hours for id_, hours in known.items() if id_ not in ids)
+    booked = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
+    own = sum(max(booked.get(id_, 0.0), _recorded_hours(root, chain.name, id_, booked=id_ in booked)) for id_ in ids)
+    return own + sum(hours for id_, hours in booked.items() if id_ not in ids)
 
 
 def over_cap(root: Path, name: str) -> str | None:
-    """One line where the chain has reached its cap; None where it has not, or has none. No sacct without a cap.
+    """Return one line if the chain, or all chains together, have reached a cap; else None. No sacct without a cap.
 
-    Raises EnvironmentFault where the site profile or the file of another chain cannot be read: it may be half edited,
-    and the next look tells."""
+    Raises EnvironmentFault if the site profile or another chain's file cannot be read: it may be half edited, and the
+    next reconciliation tries again."""
     if (chain := chains.find(root, name)) is None:
         return None
     if chain.limits.gpu_hours is not None and (used := gpu_hours(root, chain)) >= chain.limits.gpu_hours:
@@ -52,7 +51,7 @@ def over_cap(root: Path, name: str) -> str | None:
 
 
 def budget(root: Path) -> float | None:
-    """The GPU-hours that all chains of this checkout may use; None: no cap. Raises InputError for what is none."""
+    """Return the cap on GPU-hours of all chains of this checkout; None for none. Raises InputError for no number."""
     text = project_profile(root).max_gpu_hours
     if text and not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         raise InputError(f"{root / SITE}: max_gpu_hours is {text!r}; must be a number of hours, such as 500")
@@ -60,38 +59,38 @@ def budget(root: Path) -> float | None:
 
 
 def used_by_all(root: Path, without: Collection[str] = ()) -> float:
-    """GPU-hours of every chain so far, those of the Slurm jobs `without` aside."""
+    """Return the GPU-hours of every chain so far, except the Slurm jobs `without`."""
     return sum(gpu_hours(root, chains.read(root, name), without) for name in chains.names(root))
 
 
-def require_room(root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]) -> None:
-    """Raises UsageError where the jobs that are to be submitted might use more GPU-hours than all chains may."""
+def require_room(root: Path, chain: Chain, due: Sequence[str], resources: Mapping[str, Resources]) -> None:
+    """Raise UsageError if the jobs to submit might exceed the cap on GPU-hours of all chains."""
     cap = budget(root)
-    if cap is None or not wanted:
+    if cap is None or not due:
         return
     rows = {row.id for row in client.queue()}
-    known = [chains.read(root, name) for name in chains.names(root)]
+    every_chain = [chains.read(root, name) for name in chains.names(root)]
     queued = {
-        (one.name, job): entry.latest
-        for one in known
-        for job, entry in one.jobs.items()
+        (other.name, job): entry.latest
+        for other in every_chain
+        for job, entry in other.jobs.items()
         if entry.latest is not None and entry.latest.id in rows
     }
-    asked = sum(resources[name].gpu_hours for name in wanted if (chain.name, name) not in queued)
+    requested = sum(resources[name].gpu_hours for name in due if (chain.name, name) not in queued)
     waiting = sum(Resources(directives=attempt.resources).gpu_hours for attempt in queued.values())
     used = used_by_all(root, without={attempt.id for attempt in queued.values()})
-    if used + waiting + asked > cap:
+    if used + waiting + requested > cap:
         raise UsageError(
-            f"{chain.name}: up to {asked:.1f} GPU-hours, beside {used:.1f} used and {waiting:.1f} in the queue; all "
+            f"{chain.name}: up to {requested:.1f} GPU-hours, with {used:.1f} used and {waiting:.1f} in the queue; all "
             f"chains may use {cap:g} (max_gpu_hours in {SITE}); raise it, or shorten --time in the headers. Nothing "
             "was submitted"
         )
 
 
-def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
-    """GPU-hours by the job's own record. Of a job without an end that accounting knows (`known`) none: it may have
-    died long ago without a record."""
+def _recorded_hours(root: Path, name: str, id_: str, *, booked: bool) -> float:
+    """Return the GPU-hours by the job's own record; 0 for a job that accounting knows (`booked`) and that recorded no
+    end: it may have died long ago."""
     record = job_record.record(root, name, id_)
-    if record.start is None or not record.start.get("gpus") or (known and not record.exit):
+    if record.start is None or not record.start.get("gpus") or (booked and not record.exit):
         return 0.0
     return float(record.start["gpus"]) * (record.seconds or 0.0) / 3600

@@ -1,8 +1,8 @@
-"""Healing: what has become of an attempt that ended without success, and what is done about it.
+"""Healing of one failed attempt: its evidence, its failure, and the decision recorded in the chain.
 
-`examine` gathers what the attempt's records, its log, the controller and, where nothing else can tell, accounting say;
-`answer` decides (r2v.slurm.healing.retry_policy) and writes down both the failure and the attempt that is to follow.
-r2v.slurm.healing.reconcile submits it, and points what waits at it: it keeps its id and its place in the queue.
+`examine` gathers evidence from the attempt's records, its log, the controller and, in doubt, accounting; `answer`
+decides (r2v.slurm.healing.retry_policy) and records the failure and the attempt that follows.
+r2v.slurm.healing.reconcile submits that, and makes pending jobs depend on it: they keep their ids and queue places.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
 
 SETTLE = 12.0
-"""Seconds within which a job that has just ended is known as ended, to the controller and to accounting."""
+"""Seconds within which the controller and accounting learn of a job's end."""
 LOG_TAIL = 64 << 10
-"""Bytes of a log's end that are searched for known errors."""
+"""Bytes of a log's end searched for known errors: a traceback fits, and any job can read them in a moment."""
 DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "no_log")
-"""Kinds that accounting, which comes late, may yet turn into another (host_oom, above all)."""
+"""Kinds that late accounting may still turn into another, above all host_oom."""
 
 
 def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> bool | None:
-    """True if an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
-    its own record, else by accounting. None where nobody says."""
+    """True if an attempt that is not in the queue has succeeded, by the controller's `state`, else by its own record,
+    else by accounting; None if unknown."""
     recorded = job_record.record(root, chain.name, attempt.id).last_exit
     if state in ENDED:
         return state == "COMPLETED" and not (recorded or {}).get("kind")
@@ -46,21 +46,21 @@ def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> b
 
 
 def examine(
-    root: Path, chain: Chain, job: str, attempt: Attempt, *, patient: bool = False, told: bool = False
+    root: Path, chain: Chain, job: str, attempt: Attempt, *, patient: bool = False, self_reported: bool = False
 ) -> tuple[Evidence, Failure | None]:
-    """All that can be known of an attempt, and its failure; None where it has none, or nobody can tell yet.
+    """Return the evidence on an attempt, and its failure; None if it has none, or it is not known yet.
 
-    told: by the attempt itself, which is about to end: Slurm is asked nothing, and what it may yet know better is left
-    to it. patient: the end has come, and is waited for until Slurm and accounting know of it.
+    self_reported: the attempt itself, about to exit, is the caller: Slurm is not queried, and kinds that it may yet
+    change give None. patient: the attempt has ended; wait until the controller and accounting know it.
     """
-    if told:
+    if self_reported:
         evidence = collect_evidence(root, chain, job, attempt, {})
         failure = classify(evidence)
         return evidence, None if failure is None or failure.kind in DOUBTFUL else failure
     clock = terminal()
     deadline = clock.monotonic() + (SETTLE if patient else 0.0)
     while is_alive((scontrol := client.show(attempt.id)).get("JobState", "")) and clock.monotonic() < deadline:
-        clock.sleep(0.3)
+        clock.sleep(0.3)  # the controller learns of an end within a second, usually
     evidence = collect_evidence(root, chain, job, attempt, scontrol)
     failure = classify(evidence)
     while failure is None and not scontrol or failure and failure.kind in DOUBTFUL:
@@ -72,12 +72,12 @@ def examine(
             break
         if clock.monotonic() >= deadline:
             return evidence, failure if patient else None
-        clock.sleep(0.5)
+        clock.sleep(0.5)  # slurmdbd batches its updates
     return evidence, failure
 
 
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
-    """The evidence of the attempt's own records, its log and the controller; accounting aside."""
+    """Return the evidence of the attempt's own records, its log and the controller, without accounting."""
     record = job_record.record(root, chain.name, attempt.id)
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
     log = _log_tail(root, chain, job, attempt)
@@ -87,7 +87,7 @@ def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scont
 
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
-    """The end of its log, behind that of the file which its header gives errors."""
+    """Return the end of the attempt's error file, if its header names one, and of its log."""
     name = f"{job}_{chain.name}"
     errors = error_file(attempt.resources, name, attempt.id)
     paths = [*([root / errors] if errors else []), root / LOGS / f"{name}_{attempt.id}.out"]
@@ -95,17 +95,18 @@ def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
 
 
 def end_of(path: Path) -> str:
-    """The last `LOG_TAIL` bytes of a log; "" where it cannot be read."""
+    """Return the last `LOG_TAIL` bytes of a log; "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL))
             return file.read().decode(errors="replace")
-    except OSError:
+    except OSError:  # a job that never began has no log; its other evidence decides
         return ""
 
 
 def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> Chain:
-    """The chain with a failure written beside the attempt that it ended, and the attempt planned that it asks for."""
+    """Return the chain with the failure recorded at its attempt, and the next attempt planned if the policy allows
+    one."""
     had_gpus = bool((evidence.start or {}).get("gpus"))  # without one, a missing driver is no fault of a node
     if failure.kind == "machine" and evidence.nodes and had_gpus:
         remember(root, evidence.nodes, failure.line)
@@ -116,9 +117,9 @@ def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Eviden
             grown = ", ".join(learn(root, chain.name, job, latest.resources, decision.resources))
             if limit:
                 decision = limit + (f"; the next submission asks for {grown}" if grown else "")
-    except EnvironmentFault:
+    except EnvironmentFault:  # passes by itself: the next reconciliation decides
         raise
-    except R2VError as error:
+    except R2VError as error:  # a damaged header or configuration needs a person
         decision = str(error)
     if isinstance(decision, Resubmit):
         planned = Attempt(
@@ -132,9 +133,10 @@ def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Eviden
     else:
         blocked = ", ".join(chain.after({job}))
         action = f"not tried again: {decision}" + (f"; blocked: {blocked}" if blocked else "")
-    logger.info("%s: %s (job %s) failed, %s: %s", chain.name, job, latest.id, failure.kind, failure.line)
-    logger.info("%s: %s (job %s): %s", chain.name, job, latest.id, action)
+    names = (chain.name, job, latest.id)
+    logger.info("stage failed: chain=%s stage=%s job=%s kind=%s reason=%s", *names, failure.kind, failure.line)
+    logger.info("healing decided: chain=%s stage=%s job=%s action=%s", *names, action)
     failed = AttemptFailure(kind=failure.kind, line=failure.line, action=action, at=chains.now())
     before = chain.jobs[job].attempts
-    attempts = tuple(replace(known, failure=failed) if known.id == latest.id else known for known in before)
+    attempts = tuple(replace(attempt, failure=failed) if attempt.id == latest.id else attempt for attempt in before)
     return chain.with_job(job, attempts=attempts)

@@ -1,23 +1,23 @@
-"""The retry policy: what to do about a failure, by its kind. It decides only; r2v.slurm.healing.heal acts.
+"""The retry policy: the answer to a failure, by its kind. It decides only; r2v.slurm.healing.heal acts.
 
-    host_oom            half as much memory again, up to what the site gives a job; three times
+    host_oom            half as much memory again, up to the site's limit; three times
     cuda_oom            micro-batches of the largest proper part of their size, the product as it was, so that the
-                        artifact and its checkpoint stay the same; for what is played, rollout.batch_size; for
-                        hierarchical training, which halves its rows by itself, layers that run again; twice
-    timeout,            again; with half as much time again, up to what the site gives, only where nothing was gained
+                        artifact and its checkpoint stay the same; for rollouts, rollout.batch_size; for hierarchical
+                        training, which halves its rows by itself, gradient checkpointing; twice
+    timeout,            again; without progress with half as much time again, up to the site's limit
     interrupted
     preempted           again, not counted
     node_fail           again, not counted, without that node
-    machine             again, not counted, without that node, which is remembered; three times
+    machine             again, not counted, without that node, which is recorded as bad; three times
     installation,       again, without that node; once
     file_system
     killed, stalled,    again
     lease_conflict
     no_log              again, once; the folder of the logs is made anew
-    everything else     a person: downstream waits, with its place in the queue
+    everything else     none: a person acts, and dependent jobs keep their places in the queue
 
-The attempts that count are those since a person last asked for one (run_all, resume), at most `limits.attempts`
-(`HealingLimits` in r2v.slurm.chain.chain) of them.
+Attempts are counted since a person last asked for one (run_all, resume), up to `limits.attempts` (`HealingLimits` in
+r2v.slurm.chain.chain).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from r2v.slurm.healing.gpu_hours import over_cap
 from r2v.slurm.site.headers import Resources
 
 MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "file_system": 1, "no_log": 1}
-"""How often one kind is answered."""
+"""Maximum number of answers by kind."""
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Directives for memory."""
 NO_MORE = "it may have no more"
-"""Words of an answer that met a limit of the site on memory or time."""
+"""Text of an answer that met a limit of the site on memory or time; `r2v explain` looks for it."""
 MAX_UNCOUNTED = 10
-"""Attempts that are not counted (preempted, timed out with progress) until a person should look."""
+"""Uncounted attempts (preempted, timed out with progress) after which a person should look."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resubmit:
-    """Submit once more, with these resources and overrides. `why` says what is different."""
+    """The decision to submit again, with these resources and overrides. `why` names the change."""
 
     resources: dict[str, str]
     overrides: tuple[str, ...]
@@ -59,7 +59,7 @@ class Resubmit:
 
 
 def past_limits(root: Path, chain: Chain, job: str, failure: Failure, decision: Resubmit) -> str:
-    """The limit that keeps healing from doing as decided; "" where none does."""
+    """Return the limit that forbids the decision; "" for none."""
     attempts = chain.jobs[job].since_asked
     counted = sum(attempt.counted for attempt in attempts)
     if decision.counted and counted >= chain.limits.attempts:
@@ -73,7 +73,7 @@ def past_limits(root: Path, chain: Chain, job: str, failure: Failure, decision: 
 
 
 def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
-    """The answer to the failure of a job's latest attempt, limits aside; a string says why there is none."""
+    """Return the answer to the failure of a job's latest attempt, before limits; a string is the reason for none."""
     latest = chain.jobs[job].attempts[-1]
     same = Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     if failure.kind == "host_oom":
@@ -103,22 +103,22 @@ def _elsewhere(same: Resubmit, bad: str, *, counted: bool) -> Resubmit:
 
 
 def _more_memory(same: Resubmit, evidence: Evidence) -> Resubmit | str:
-    """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
+    """Raise the header's memory directive, or else the granted memory, by half."""
     resources = dict(same.resources)
     key = next((name for name in MEMORY if name in resources), MEMORY[0])
     had = memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
-    wanted = by_half(had)
+    raised = by_half(had)
     ceiling = limits(resources, evidence.partition).get(key)
     largest = _largest_node(resources, evidence) if key == "mem" else None
     if largest is not None and (ceiling is None or largest.value < ceiling.value):
         ceiling = largest
-    if ceiling is not None and wanted > ceiling.value:
+    if ceiling is not None and raised > ceiling.value:
         if had >= ceiling.value:
             return f"it had {megabytes(had)}, and {NO_MORE}: {ceiling.rule}"
-        wanted = ceiling.value
-    resources[key] = megabytes(wanted)
+        raised = ceiling.value
+    resources[key] = megabytes(raised)
     return replace(same, resources=resources, why=f"{key} {megabytes(had)} -> {resources[key]}")
 
 
@@ -126,26 +126,27 @@ def _largest_node(resources: dict[str, str], evidence: Evidence) -> Ceiling | No
     names = (resources.get("partition") or evidence.partition).split(",")
     try:
         sizes = [part.memory << 20 for part in client.partitions() if part.name in names and part.memory]
-    except R2VError:
+    except R2VError:  # without sinfo Slurm itself refuses a job that no node holds
         return None
     size = max(sizes, default=0)
     return Ceiling(value=size, rule=f"the largest node's {megabytes(size)}") if size else None
 
 
 def by_half(size: int) -> int:
-    """A size made larger by half of it, by 1 at least."""
+    """Return a size raised by half, by 1 at least."""
     return max(size + 1, size * 3 // 2)
 
 
 def megabytes(size: int) -> str:
-    """A size in bytes as a directive for memory has it: 24G, 1536M."""
+    """Return bytes as a memory directive: 24G, 1536M."""
     count = size >> 20
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
 
 def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit, partition: str) -> Resubmit | str:
     record = job_record.record(root, chain.name, id_)
-    before = [job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != id_]
+    earlier = [attempt.id for attempt in chain.jobs[job].attempts if attempt.id != id_]
+    before = [job_record.record(root, chain.name, earlier_id) for earlier_id in earlier]
     if job_record.progressed(record, record.restart, before):
         return replace(same, counted=False, why="on from its checkpoint, in the same time")
     minutes = Resources(directives=same.resources).time_minutes
@@ -168,8 +169,8 @@ def _smaller_batches(root: Path, chain: Chain, job: str, same: Resubmit) -> Resu
     if not changes:
         return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
     changed = {change.split("=")[0] for change in changes}
-    kept = tuple(override for override in same.overrides if override.split("=")[0] not in changed)
-    return replace(same, overrides=(*kept, *changes), why=" ".join(changes))
+    unchanged = tuple(override for override in same.overrides if override.split("=")[0] not in changed)
+    return replace(same, overrides=(*unchanged, *changes), why=" ".join(changes))
 
 
 def _lighter(h: HierarchicalConfig) -> Sequence[str]:
@@ -179,8 +180,8 @@ def _lighter(h: HierarchicalConfig) -> Sequence[str]:
 
 
 def smaller_batches(config: Config, job: str, *, smallest: bool = False) -> Sequence[str]:
-    """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
-    divides them (`smallest`: one row), with as many more of them; () where they cannot be."""
+    """Return the overrides that shrink a job's batches to their largest proper divisor (`smallest`: one row), with as
+    many more of them, so that their product stays the same; () if they cannot shrink."""
     phase = next((name for name in PHASES if name == job), None)
     if phase is None:
         size = config.rollout.batch_size

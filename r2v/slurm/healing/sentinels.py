@@ -1,13 +1,12 @@
-"""Sentinels: the job that watches a chain, one however many stages it has, so that a limit on jobs counts N + 1.
+"""Sentinels: the one job that watches a chain, however many stages it has, so that N stages count as N + 1 jobs.
 
-It waits for any of the attempts in the queue to fail (`afternotok:101?afternotok:102`). One that is submitted later is
-added to what it waits for; one that has ended well is skipped by Slurm, which ends the sentinel with the last of
-them. One that has started brings the chain in line and leaves a sentinel for what is in the queue then.
+It depends on the failure of any queued attempt (`afternotok:101?afternotok:102`). Later submissions are added to its
+dependency; Slurm drops attempts that succeed, and removes the sentinel with the last of them. A sentinel that starts
+brings the chain in line, which submits a new sentinel for the jobs then in the queue.
 
-A failure that it could not heal it tells whom the site profile names. Slurm writes the mail: a sentinel ends with 1
-where it could not heal, and has asked for a mail where it fails, so an attempt that was healed writes none. The webhook
-is one POST of JSON to the URL in the variable that the profile names; its address is a secret and stands in no file and
-no log.
+Failures that healing gave up on are reported as the site profile says. Slurm writes the mail: sentinels request one on
+failure and exit with 1 only if healing gave up, so healed attempts send none. The webhook is one POST of JSON to the
+URL in the variable that the profile names; the URL is a secret and appears in no file and no log.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from r2v.slurm.healing.comparison import NEVER, Comparison, pending
 from r2v.slurm.site.site_profile import project_profile
 
 TIMEOUT = 20.0
-"""Seconds that a webhook may take."""
+"""Seconds that a webhook may take: the sentinel has five minutes for everything."""
 
 
 def watch(now: Comparison) -> bool:
-    """Give what is in the queue its sentinel; False where Slurm does not take it."""
+    """Make one sentinel depend on all queued attempts; False if Slurm refuses it."""
     from r2v.slurm.client.submit import sentinel_dependency, submit_sentinel
 
     watched = _watched(now)
@@ -44,7 +43,7 @@ def watch(now: Comparison) -> bool:
     if row is None or not set(ids) <= _watches(row):
         depends = sentinel_dependency(now.chain, ids)
         try:
-            if row is None or not client.update(row.id, dependency=depends):  # it may have started meanwhile
+            if row is None or not client.update(row.id, dependency=depends):  # it may have started since squeue
                 sentinel = submit_sentinel(now.root, now.chain, ids)
         except EnvironmentFault as error:
             now.undone.append(f"the sentinel of {', '.join(watched)} was refused ({error})")
@@ -60,15 +59,15 @@ def watch(now: Comparison) -> bool:
 
 
 def idle_sentinels(now: Comparison) -> list[str]:
-    """The sentinels that watch nothing any more, and all but one of those that wait. Whose job has ended, nobody says
-    yet how, is about to start: it stays."""
-    kept = _waiting(now) if _watched(now) or now.untold else None
-    waiting = [row for row, mark in now.marked() if mark.sentinel and row.state == "PENDING" and row.id in now.asked]
-    return [row.id for row in waiting if kept is None or row.id != kept.id or row.reason == NEVER]
+    """Return the pending sentinels that watch nothing, and all but one of the others. One stays if an outcome is not
+    known yet: it may be about to start."""
+    current = _waiting(now) if _watched(now) or now.unknown_ends else None
+    waiting = [row for row, mark in now.marked() if mark.sentinel and row.state == "PENDING" and row.id in now.listed]
+    return [row.id for row in waiting if current is None or row.id != current.id or row.reason == NEVER]
 
 
 def watched_by(root: Path, name: str) -> list[str]:
-    """The jobs of a chain whose latest attempts this Slurm job was the sentinel of."""
+    """Return the jobs of a chain whose latest attempts this Slurm job watched as their sentinel."""
     me = os.environ.get("SLURM_JOB_ID", "")
     chain = chains.find(root, name) if me else None
     return [
@@ -78,9 +77,9 @@ def watched_by(root: Path, name: str) -> list[str]:
     ]
 
 
-def tell(name: str, job: str, root: Path = Path()) -> int:
-    """Tell of a job's latest attempt where it has failed for good; returns the exit code with which its sentinel makes
-    Slurm write a mail, 0 for none."""
+def notify(name: str, job: str, root: Path = Path()) -> int:
+    """Report a job's latest attempt if healing gave up on it; returns the sentinel's exit code: 1 makes Slurm write a
+    mail, 0 none."""
     site = project_profile(root)
     if not (site.mail or site.webhook):
         return 0
@@ -89,15 +88,15 @@ def tell(name: str, job: str, root: Path = Path()) -> int:
     if latest is None or latest.failure is None or entry.planned is not None:
         return 0
     failure = latest.failure
-    told = {"chain": name, "job": job, "id": latest.id, "kind": failure.kind, "line": failure.line}
+    report = {"chain": name, "job": job, "id": latest.id, "kind": failure.kind, "line": failure.line}
     if url := os.environ.get(site.webhook or " "):
-        _post(url, {**told, "action": failure.action, "text": f"r2v {name}: {job} failed ({failure.kind})"})
+        _post(url, {**report, "action": failure.action, "text": f"r2v {name}: {job} failed ({failure.kind})"})
     return 1 if site.mail else 0
 
 
 def _watched(now: Comparison) -> dict[str, str]:
-    """The attempts in the queue, by job. One that tells its own end is watched to it: what it leaves undone, and whom
-    a failure is told, is its sentinel's."""
+    """Return the queued attempts by job, those that report their own end included: their sentinel finishes the healing
+    and notifies."""
     entries = {job: now.chain.jobs[job] for job in now.jobs}
     return {
         job: entry.latest.id
@@ -107,14 +106,14 @@ def _watched(now: Comparison) -> dict[str, str]:
 
 
 def _waiting(now: Comparison) -> Queued | None:
-    """The sentinel that stays: of those that watch the whole chain, the one that the attempts name, or the first."""
+    """Return the pending sentinel to keep: the one that the attempts name, or the oldest; None for none."""
     named = {entry.latest.sentinel for entry in now.chain.jobs.values() if entry.latest is not None}
     whole = [row for row, mark in now.marked(WHOLE) if row.state == "PENDING" and row.reason != NEVER]
     return min(whole, key=lambda row: (row.id not in named, client.job_number(row.id)), default=None)
 
 
 def _watches(row: Queued) -> set[str]:
-    """The jobs that a waiting sentinel waits for."""
+    """Return the jobs in a pending sentinel's dependency."""
     return set(re.findall(r"after(?:notok|any):(\d+)\b(?!\(failed)", row.dependency))
 
 
@@ -125,4 +124,5 @@ def _post(url: str, value: dict[str, str]) -> None:
         with urllib.request.urlopen(request, timeout=TIMEOUT):
             pass
     except (OSError, ValueError, urllib.error.URLError) as error:
-        logger.warning("r2v: the webhook was not told (%s)", type(error).__name__)
+        # The error's text may hold the secret URL; its type does not.
+        logger.warning("webhook failed: error=%s", type(error).__name__)

@@ -1,12 +1,12 @@
-"""Shared stages: what several chains of a checkout would make alike is one Slurm job, for which all of them wait.
+"""Shared stages: a stage with the same recipe in several chains of a checkout is one Slurm job that all of them await.
 
-    with sharing(root):                                    # nobody else decides meanwhile
-        chain, own = share(root, chain, wanted, resources) # what another chain makes already is not submitted here
+    with sharing(root):                                    # one chain at a time decides
+        chain, own = share(root, chain, due, resources)    # jobs that another chain makes are not submitted here
 
-Two jobs are alike where their recipes are (`r2v.pipeline.plan`). The chain that has the job is its owner: it books its
-hours, and heals it, also where a waiter's command or job looks first. What waits here waits by `afterok` for the
-owner's job, and holds no GPU. Once that is done its artifact is published here too. An owner whose job is no longer
-alike, or gone, is forgotten, and the job is submitted here.
+Jobs are the same if their recipes are (`r2v.pipeline.plan`). The chain that has the job is its owner: it is charged
+for the hours and heals it, though a waiter's command or job may be the first to notice. Dependent jobs of a waiter
+depend on the owner's job by `afterok` and hold no GPU. Once it is done, its artifact is published for the waiter too.
+If the owner's job disappears or its recipe changes, the job is submitted here.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ from r2v.storage.paths import CHAINS
 
 @contextmanager
 def sharing(root: Path) -> Iterator[None]:
-    """The exclusive right to decide which chain makes what, for the length of the block."""
-    with lease(root / CHAINS / "sharing.lease", wait=120.0):
+    """Hold the exclusive right to assign stages to chains within the block."""
+    with lease(root / CHAINS / "sharing.lease", wait=120.0):  # the holder may submit a whole chain meanwhile
         yield
 
 
-def share(
-    root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]
-) -> tuple[Chain, list[str]]:
-    """The chain with those of the wanted jobs handed over that another chain has in the queue or is about to submit,
-    or has made since this one's were planned, and the rest of them. The caller holds `sharing` and the chain's lock,
-    and has written the chain and its configuration."""
+def share(root: Path, chain: Chain, due: Sequence[str], resources: Mapping[str, Resources]) -> tuple[Chain, list[str]]:
+    """Hand over the `due` jobs that another chain has queued or planned, or has finished since this one's plan; returns
+    the chain and its remaining jobs. The caller holds `sharing` and the chain's lock, and has written the chain and its
+    configuration."""
     others = [other for other in _readable(root) if other.name != chain.name]
     if not any(entry.recipe for other in others for entry in other.jobs.values()):
-        return chain, list(wanted)
+        return chain, list(due)
     alive = {row.id for row in client.queue()}
     own = []
-    for name in wanted:
+    for name in due:
         entry = chain.jobs[name]
         mine = entry.latest is not None and entry.latest.id in alive
-        owner = None if mine else next((one.name for one in others if _makes(root, one, name, entry, alive)), None)
+        makers = (other.name for other in others if _owns(root, other, name, entry, alive))
+        owner = None if mine else next(makers, None)
         if owner is None and not mine and (maker := _just_made(root, others, chain, name)) is not None:
             chain = chain.with_job(name, skipped=f"made by the chain {maker}")
             continue
         if owner is None:
             own.append(name)
             continue
-        logger.info("%s: %s is made by the chain %s, and waited for", chain.name, name, owner)
-        asked = dict(resources[name].directives)
-        chain = chain.with_job(name, owner=owner, asked=asked, planned=None, skipped=None)
+        logger.info("stage shared: chain=%s stage=%s owner=%s", chain.name, name, owner)
+        directives = dict(resources[name].directives)
+        chain = chain.with_job(name, owner=owner, asked=directives, planned=None, skipped=None)
     return chain, own
 
 
 def owners(chain: Chain) -> list[str]:
-    """The chains that make something for this one, and have not yet."""
+    """Return the chains that own unfinished stages of this one."""
     return sorted({entry.owner for entry in chain.jobs.values() if entry.is_shared})
 
 
 def waiters(root: Path, name: str) -> list[Chain]:
-    """The chains that wait for a job of this one."""
-    return [one for one in _readable(root) if one.name != name and not one.cancelled and name in owners(one)]
+    """Return the chains that wait for a job of this one."""
+    others = (chain for chain in _readable(root) if chain.name != name)
+    return [chain for chain in others if not chain.cancelled and name in owners(chain)]
 
 
 def needed_by_others(root: Path, chain: Chain) -> set[str]:
-    """The jobs of a chain that others wait for, with all that those need."""
+    """Return the jobs of a chain that others wait for, with everything that those depend on."""
     needed = {job for other in waiters(root, chain.name) for job in _waited_for(other, chain.name)} & chain.jobs.keys()
     todo = list(needed)
     while todo:
@@ -82,7 +82,7 @@ def needed_by_others(root: Path, chain: Chain) -> set[str]:
 
 
 def settle(now: Comparison) -> None:
-    """Take what the owners have made for this chain, and plan what they do not make."""
+    """Publish artifacts that owners have finished for this chain, and plan the stages that they no longer make."""
     for job, entry in now.chain.jobs.items():
         if not entry.is_shared or now.chain.cancelled:
             continue
@@ -95,30 +95,30 @@ def settle(now: Comparison) -> None:
         if published:
             now.write(now.chain.with_job(job, skipped=f"made by the chain {entry.owner}"))
         elif standing in ("done", "absent"):
-            logger.info("%s: %s is not made by the chain %s; it is made here", now.chain.name, job, entry.owner)
+            logger.info("owner lost, submitting here: chain=%s stage=%s owner=%s", now.chain.name, job, entry.owner)
             planned = Attempt(id="", resources=entry.asked, reason="first")
             now.write(now.chain.with_job(job, owner="", planned=planned))
 
 
 def publish_all(root: Path, name: str) -> None:
-    """Publish what owners have made for a chain: before one of its jobs reads it. What is missing the job will say."""
+    """Publish finished artifacts of owners for a chain, before one of its jobs reads them."""
     for job, entry in chains.read(root, name).jobs.items() if name in chains.names(root) else ():
         if entry.is_shared:
-            with suppress(R2VError):
+            with suppress(R2VError):  # the job reports a missing input itself
                 publish_shared(root, name, job)
 
 
 def publish_for_waiters(root: Path, name: str, job: str) -> None:
-    """Publish what a job of this chain has just made, for every chain that waits for it."""
+    """Publish the artifact of a finished job of this chain for every chain that waits for it."""
     for other in waiters(root, name):
         if job in _waited_for(other, name):
-            with suppress(R2VError):
+            with suppress(R2VError):  # the waiter's own reconciliation tries again
                 publish_shared(root, other.name, job)
 
 
 def publish_shared(root: Path, name: str, job: str) -> bool:
-    """Publish, for a chain, the finished artifact that its configuration and its published inputs name; False where
-    there is none."""
+    """Publish for a chain the finished artifact that matches its configuration and published inputs; False if there is
+    none."""
     from r2v.config import load
     from r2v.pipeline import inputs, jobs
     from r2v.pipeline.graph import as_configured
@@ -127,18 +127,18 @@ def publish_shared(root: Path, name: str, job: str) -> bool:
     config = load(chains.folder(root, name) / "config.yaml")
     row = as_configured(config, jobs.job(job))
     try:
-        made = {need: inputs.published(config, need, root) for need in row.inputs}
-        found = inputs.made_already(config, row, inputs.fingerprint_of(config, row, made), root)
+        published_inputs = {need: inputs.published(config, need, root) for need in row.inputs}
+        artifact = inputs.made_already(config, row, inputs.fingerprint_of(config, row, published_inputs), root)
     except InputError as error:
-        logger.warning("%s: %s: %s", name, job, error)
+        logger.warning("artifact not published: chain=%s stage=%s error=%s", name, job, error)
         return False
-    if found is not None and row.place is not None:
-        artifacts.publish(inputs.place_of(config, job, root), found.folder)
-    return found is not None
+    if artifact is not None and row.place is not None:
+        artifacts.publish(inputs.place_of(config, job, root), artifact.folder)
+    return artifact is not None
 
 
-def _makes(root: Path, other: Chain, job: str, entry: ChainJob, alive: set[str]) -> bool:
-    """True if another chain has this job in the queue, or is about to have it."""
+def _owns(root: Path, other: Chain, job: str, entry: ChainJob, alive: set[str]) -> bool:
+    """True if another chain has this job queued or planned."""
     theirs = other.jobs.get(job)
     if theirs is None or not entry.recipe or theirs.recipe != entry.recipe or theirs.owner or theirs.skipped:
         return False
@@ -148,14 +148,14 @@ def _makes(root: Path, other: Chain, job: str, entry: ChainJob, alive: set[str])
 
 
 def _just_made(root: Path, others: Sequence[Chain], chain: Chain, job: str) -> str | None:
-    """The chain whose job made this one's while nobody looked: when this chain was planned it was not there yet, and
-    when the queue was read the job had left it. What was made is published here."""
+    """Return the chain that finished this job after this chain's plan was made and before the queue was read, and
+    publish its artifact here; None for none."""
     entry = chain.jobs[job]
-    alike = [one for one in others if entry.recipe and job in one.jobs and one.jobs[job].recipe == entry.recipe]
-    ended = [one.name for one in alike if one.jobs[job].latest is not None]
+    alike = [other for other in others if entry.recipe and job in other.jobs and other.jobs[job].recipe == entry.recipe]
+    ended = [other.name for other in alike if other.jobs[job].latest is not None]
     if not ended or not all(chain.jobs[need].skipped for need in entry.needs if need in chain.jobs):
         return None
-    with suppress(R2VError):
+    with suppress(R2VError):  # without the artifact the job is submitted here
         return ended[0] if publish_shared(root, chain.name, job) else None
     return None
 
@@ -165,9 +165,9 @@ def _waited_for(chain: Chain, owner: str) -> list[str]:
 
 
 def _readable(root: Path) -> list[Chain]:
-    """The chains of a checkout; one that cannot be read shares nothing."""
-    found = []
+    """Return the readable chains of a checkout; a damaged one shares nothing."""
+    readable = []
     for name in chains.names(root):
         with suppress(InputError):
-            found.append(chains.read(root, name))
-    return found
+            readable.append(chains.read(root, name))
+    return readable

@@ -1,1 +1,1 @@
-"""The job: all that runs inside a Slurm job, or beside it."""
+"""The job: code that runs inside a Slurm job, or alongside it."""

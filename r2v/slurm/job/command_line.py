@@ -1,7 +1,7 @@
-"""The command line of a job, read: its configuration, the jobs that it makes, and whether they were made.
+"""The command line of a job: its configuration, the stages that it makes, and the check that they were made.
 
-An exit code of 0 is not believed by itself. A job that asks for several nodes and can use one is refused, before it is
-submitted and when it starts.
+An exit code of 0 is not trusted without the artifacts. A job with several nodes whose stage uses one is refused, before
+its submission and at its start.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from r2v.storage.integrity import Artifact
 from r2v.storage.paths import Places
 
 RUN = "run"
-"""The command that makes the whole pipeline in one process."""
+"""The command that runs the whole pipeline in one process."""
 
 
 def config_of(words: Sequence[str]) -> Config:
-    """The configuration that a command line names by --config and --overrides. Raises UsageError where it is none."""
+    """Return the configuration of a command line's --config and --overrides. Raises UsageError if it is invalid."""
     return configured(config_file(words), _after(words, "--overrides"))
 
 
 def config_file(words: Sequence[str]) -> str | None:
-    """The file that a command line names by --config."""
+    """Return the file of a command line's --config; None without one."""
     return next(iter(_after(words, "--config")), None)
 
 
 def places_of(words: Sequence[str], root: Path = Path()) -> Places:
-    """The places where a command publishes. Raises UsageError as `configured` does."""
+    """Return the places where a command publishes. Raises UsageError as `configured` does."""
     return inputs.places_of(config_of(words), root)
 
 
 def made_by(words: Sequence[str]) -> tuple[str, ...]:
-    """The jobs that a command makes. Raises UsageError for a command that is none of the pipeline's."""
+    """Return the stages that a command makes. Raises UsageError for a command outside the pipeline."""
     name = words[0]
     if name == RUN:
         start = next(iter(_after(words, "--from")), None)
         return tuple(row.name for row in graph.selection(config_of(words), start=start, without=_without(words))[0])
     phase = _after(words, "--stage")
-    wanted = tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
-    return graph.possible(config_of(words), wanted)
+    selected = tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
+    return graph.possible(config_of(words), selected)
 
 
 def missing_output(words: Sequence[str], root: Path = Path()) -> str | None:
-    """The first thing that a command which ended with 0 has not left: a published artifact, a file that its manifest
-    lists, or what its row says it always holds; None where all is there. One with an `--output` of its own is
-    believed: its result is not where the pipeline looks."""
+    """Return the first missing output of a command that exited with 0: a published artifact, a file in its manifest, or
+    an output that its row guarantees; None if all exist. A command with its own `--output` is not checked: it publishes
+    nothing."""
     if "--output" in words:
         return None
     config = config_of(words)
@@ -70,31 +70,31 @@ def _require(config: Config, row: Job, root: Path) -> None:
     if row.place is None:
         DataRegistry(inputs.places_of(config, root).data).latest_run(config.env.benchmark)
         return
-    place = inputs.place_of(config, row.name, root)
+    path = inputs.place_of(config, row.name, root)
     try:
-        made = artifacts.read(place.resolve() if place.exists() else place)
+        artifact = artifacts.read(path.resolve() if path.exists() else path)
     except InputError:
         if (own := _own_attempt(config, row, root)) is None:
             raise
-        made = own
-    for name in made.files:
-        made.file(name)
+        artifact = own
+    for name in artifact.files:
+        artifact.file(name)
     for name in row.outputs:
-        if not (made.folder / name).exists():
-            raise InputError(f"{place}: holds no {name}, which {row.name} always leaves; make it again with --force")
+        if not (artifact.folder / name).exists():
+            raise InputError(f"{path}: holds no {name}, which {row.name} always leaves; make it again with --force")
 
 
 def _own_attempt(config: Config, row: Job, root: Path) -> Artifact | None:
-    """Return the artifact of exactly this configuration, though another one of the same name is making its own at the
-    place where both publish; None where there is none."""
-    with suppress(InputError):
+    """Return the artifact of exactly this configuration if another one of the same name has replaced it where both
+    publish; None for none."""
+    with suppress(InputError):  # an input was replaced as well
         read = {name: inputs.published(config, name, root) for name in row.inputs}
         return inputs.made_already(config, row, inputs.fingerprint_of(config, row, read), root)
     return None
 
 
 def require_nodes_used(name: str, script: str, directives: Mapping[str, str]) -> None:
-    """Raises UsageError where the header of a job asks for nodes that would stand idle."""
+    """Raise UsageError if a job's header requests nodes that would stay idle."""
     nodes = int(directives.get("nodes", "1").partition("-")[0])
     if nodes < 2:
         return
@@ -109,7 +109,7 @@ def require_nodes_used(name: str, script: str, directives: Mapping[str, str]) ->
 
 
 def require_allocation_used(words: Sequence[str]) -> None:
-    """Raises UsageError where this job has nodes that its command leaves idle."""
+    """Raise UsageError if this job has nodes that its command leaves idle."""
     if (nodes := node_count()) > 1 and not any(jobs.job(name).spreads for name in made_by(words)):
         raise UsageError(f"this job has {nodes} nodes: {_idle(made_by(words)[0])}")
 
@@ -127,7 +127,7 @@ def _without(words: Sequence[str]) -> list[str]:
 
 
 def _after(words: Sequence[str], option: str) -> list[str]:
-    """The values that follow an option, up to the next one."""
+    """Return the values of an option, up to the next option."""
     if option not in words:
         return []
     rest = list(words)[list(words).index(option) + 1 :]

@@ -1,12 +1,12 @@
-"""The helper array: Slurm tasks beside a job that pull blocks of what its stage plays.
+"""The helper array: Slurm tasks that lease blocks of a stage's episodes.
 
     #R2V evaluate --helpers=15%8      # in the header of 08_evaluate.sh: an array of 15 tasks, at most 8 at once
 
-The job submits the array itself, once its own pace tells that more than an hour is left: a small benchmark never asks
-for fifteen nodes, and a job that was healed or put back into the queue has helpers too. Each task runs the job's
-command with `rollout.helpers=join`, under what the header asks for. Nobody waits for a helper and nobody heals one:
-killed, preempted or refused, the result is the same, later. When the job is done, those that still wait are cancelled;
-one that plays ends when nothing is left.
+The job submits the array itself, once its own pace shows that more than an hour is left: a small benchmark never
+requests fifteen nodes, and a healed or requeued job gets helpers too. Each task runs the job's command with
+`rollout.helpers=join`, under the same header. Helpers are neither awaited nor healed: if they are killed, preempted or
+refused, the result is the same, later. When the job is done, pending ones are cancelled; a running one ends when no
+block is left.
 """
 
 from __future__ import annotations
@@ -35,41 +35,40 @@ from r2v.storage.integrity import hashed
 from r2v.storage.paths import LOGS
 
 WORTH_HELPING = 3600.0
-"""Seconds that a job must still have before it, at its own pace, for helpers to be asked for."""
+"""Seconds that a job must have left, at its own pace, before it submits helpers: less is not worth their queue time."""
 _LEFT_OUT = ("dependency", "no-requeue")
 
 
 @dataclass(kw_only=True)
 class HelperArray:
-    """The array beside one start of a job."""
+    """The helper array of one start of a job."""
 
     words: Sequence[str]
-    """The job's command line, behind `r2v`."""
+    """The job's command line after `r2v`."""
     name: str
-    """Of the chain."""
+    """The chain's name."""
     job: str
     job_id: str
     resources: Resources
     root: Path = Path()
     considered: bool = False
-    """True once Slurm has been asked, which happens once a start."""
+    """True after the one submission of a start was tried."""
 
     @property
     def comment(self) -> str:
-        """The comment of the array in the queue, behind the header's own; the same for every attempt of the job, and
-        none of a chain's job."""
+        """The comment of the array, the same for all attempts; its mark keeps it apart from the chain's jobs."""
         return f"{client.HELPERS_MARK}:{self.name}/{self.job}"
 
     def look(self, folder: Path) -> None:
-        """Submit the array where the records in this folder say that it is worth it. Where they cannot be read (a
-        shared disk that fails for a moment) the next look tells: no helper is worth the job."""
+        """Submit the array if the job's records in this folder show that it is worth it."""
         if self.considered:
             return
+        # A shared disk may fail for a moment; the next look tries again, since no helper is worth the job.
         with suppress(OSError, ValueError, LookupError, TypeError):
             self.submit_if_worth(job_record.record_at(folder))
 
     def submit_if_worth(self, record: JobRecord) -> None:
-        """Submit the array where the job has long to go and none is in the queue. A refusal is one line."""
+        """Submit the array if the job has long to go and none is in the queue. A refusal is logged."""
         left = job_record.seconds_left(record)
         if self.considered or left is None or left < WORTH_HELPING:
             return
@@ -78,42 +77,39 @@ class HelperArray:
             require_helpable(config_of(self.words), jobs.job(self.job))
             if self._queued():
                 return
-            id_ = client.sbatch(self._arguments(), self._script(), known=record.helpers)
+            id_ = client.sbatch(self._arguments(), self._script(), recorded=record.helpers)
         except R2VError as error:
-            logger.warning("r2v job %s: no helpers (%s); it goes on alone", self.job_id, error)
+            logger.warning("r2v job has no helpers, going on alone: job=%s error=%s", self.job_id, error)
             return
         logger.info(
-            "r2v job %s: %.1f hours are left at this pace; helpers %s were submitted as job %s",
-            self.job_id,
-            left / 3600,
-            self.resources.helpers,
-            id_,
+            "r2v job submitted helpers: job=%s hours_left=%.1f helpers=%s array=%s",
+            *(self.job_id, left / 3600, self.resources.helpers, id_),
         )
         self._remember(record, id_)
 
     def _remember(self, record: JobRecord, id_: str) -> None:
-        """Write the array's id beside what the job says of itself: its cost is the job's."""
+        """Record the array's id in the job's record, to which its cost belongs."""
         try:
             write_json(record.folder / job_record.HELPERS_FILE, hashed({"arrays": [*record.helpers, id_]}))
         except EnvironmentFault as error:
-            logger.warning("r2v job %s: %s", self.job_id, error)
+            logger.warning("r2v job could not record its helpers: job=%s error=%s", self.job_id, error)
 
     def end(self, exit_code: int, *, goes_on: bool) -> None:
-        """Take the array away with the job: what still waits where the stage is done, all of it where it has failed,
-        nothing where the job `goes_on` with its next start, for helpers play on meanwhile."""
+        """Cancel the array at the job's end: pending tasks after a success, all after a failure, none if the job
+        `goes_on` with its next start, since helpers play on meanwhile."""
         if goes_on:
             return
         try:
             client.cancel([row.id for row in self._queued() if exit_code or row.state == "PENDING"])
         except EnvironmentFault as error:
-            logger.warning("r2v job %s: helpers were not cancelled: %s", self.job_id, error)
+            logger.warning("r2v job could not cancel its helpers: job=%s error=%s", self.job_id, error)
 
     def _queued(self) -> list[client.Queued]:
         rows = client.queue(self.name, self.root, mark=client.HELPERS_MARK)
         return [row for row in rows if row.comment.split()[-1:] == [self.comment]]
 
     def _arguments(self) -> list[str]:
-        kept = {name: value for name, value in self.resources.directives.items() if name not in _LEFT_OUT}
+        inherited = {name: value for name, value in self.resources.directives.items() if name not in _LEFT_OUT}
         set_here = {
             "array": f"1-{self.resources.helpers}",  # 1-15%8: the tasks, and how many of them at once
             "job-name": f"help_{self.job}_{self.name}",
@@ -123,12 +119,10 @@ class HelperArray:
             "signal": "B:TERM@120",
             "chdir": str(self.root.resolve()),
         }
-        return Resources(directives={**kept, **set_here}).sbatch_args()
+        return Resources(directives={**inherited, **set_here}).sbatch_args()
 
     def _script(self) -> str:
-        from r2v.slurm.client.submit import (
-            environment_lines,  # with submitit, which a job without helpers does not need
-        )
+        from r2v.slurm.client.submit import environment_lines  # loads submitit, unneeded without helpers
 
         command = shlex.join([sys.executable, "-m", "r2v", *self.words, *JOIN])
         before = [*environment_lines(self.root), "set -euo pipefail", *code_lines(self.name)]
@@ -136,14 +130,14 @@ class HelperArray:
 
 
 def helper_array(words: Sequence[str], *, name: str, job: str, job_id: str, root: Path = Path()) -> HelperArray | None:
-    """The array that the header of a job's script asks for; None where it asks for none, or there is no Slurm."""
-    row = next((one for one in jobs.COMMANDS if one.name == words[0] and one.helped), None)
+    """Return the array that a job's header requests; None for none, or without Slurm."""
+    row = next((command for command in jobs.COMMANDS if command.name == words[0] and command.helped), None)
     if not job_id or row is None:
         return None
     try:
         resources = requests.of_job(root, row.script, job, config_of(words))
     except R2VError:
-        return None  # the script that was submitted may be gone; the job needs it no more
+        return None  # the script may have been removed or edited since the submission; the job no longer needs it
     if not resources.helpers:
         return None
     return HelperArray(words=words, name=name, job=job, job_id=job_id, resources=resources, root=root)

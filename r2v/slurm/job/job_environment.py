@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def restart_count() -> int:
-    """The number of times that Slurm has started this very job before; 0 outside of a job."""
+    """Return the number of earlier starts of this job; 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def granted_gpus() -> int:
-    """GPUs that Slurm gave this job on this node."""
+    """Return the number of GPUs that Slurm granted this job on this node."""
     if count := os.environ.get("SLURM_GPUS_ON_NODE"):
         return int(count)
     listed = os.environ.get("SLURM_JOB_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES") or ""
@@ -20,7 +20,7 @@ def granted_gpus() -> int:
 
 
 def granted_memory() -> int | None:
-    """Bytes of memory that Slurm gave this job on its node; None where it does not say."""
+    """Return the bytes of memory that Slurm granted this job on its node; None if unknown."""
     if per_node := os.environ.get("SLURM_MEM_PER_NODE"):
         return int(per_node) << 20 or None
     cpus, per_cpu = os.environ.get("SLURM_CPUS_ON_NODE"), os.environ.get("SLURM_MEM_PER_CPU")
@@ -28,10 +28,10 @@ def granted_memory() -> int | None:
 
 
 def oom_kills() -> int:
-    """Processes that the kernel has killed for memory in our cgroup so far; 0 where it does not tell."""
+    """Return the number of OOM kills in this process's cgroups so far; 0 if unknown."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
+    except OSError:  # a kernel without cgroups
         return 0
     kills = 0
     for line in lines:
@@ -42,7 +42,7 @@ def oom_kills() -> int:
         base, name = ("", "memory.events") if unified else ("memory", "memory.oom_control")
         try:
             words = (Path("/sys/fs/cgroup") / base / path.lstrip("/") / name).read_text().split()
-        except OSError:
+        except OSError:  # not mounted inside a container
             continue
         kills += int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
     return kills

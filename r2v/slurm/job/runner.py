@@ -1,13 +1,13 @@
-"""The runner: what a Slurm job executes, however it was submitted. It runs one stage as a fork and records its end.
+"""The runner: the program of every stage's Slurm job. It runs one stage in a fork and records its end.
 
     exec python -m r2v.slurm.job.runner train_policy webarena noisy bc --overrides training.lr=1e-5      # sbatch script
     exec python -m r2v.slurm.job.runner --of webarena_noisy/bc.1 train_policy --stage bc --config ...    # run_all
 
-The time limit's warning (USR2) is passed on as SIGTERM; the stage checkpoints and ends with 75, and the job puts
-itself back into the queue under its own id, as long as it gets further each time. A job that Slurm starts again (after
-a requeue, a preemption, a lost node) keeps its id and its folder of records; its restart count tells the starts apart.
+The time limit's warning (USR2) is passed on as SIGTERM; the stage checkpoints and exits with 75, and the job requeues
+itself under its own id, as long as each start makes progress. A restarted job (after a requeue, a preemption, a lost
+node) keeps its id and its folder of records; the restart count separates its starts.
 
-What is imported up here is waited for by every stage; what the runner needs later is loaded beside the stage.
+Every stage waits for the imports at the top; modules that the runner needs later are loaded while the stage runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from r2v.storage.integrity import hashed
 from r2v.storage.record import UNATTENDED, describe
 
 _LOOKS = 5
-"""Looks at a configuration, a second apart, before it counts as damaged."""
+"""Reads of a configuration, a second apart, before it counts as damaged: `resume` replaces it and then the chain."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = expand(words)
         return run(words, name=places_of(words).name)
     except R2VError as error:
-        logger.error("r2v: %s", " ".join(str(error).split()))
+        logger.error(f"r2v: {' '.join(str(error).split())}")
         return error.exit_code
 
 
 def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1, root: Path = Path()) -> int:
     """Run `r2v WORDS` in this Slurm job as part of the chain `name`; returns the exit code for Slurm.
 
-    Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
+    Records are written to the chain's folder under the Slurm job's id; without Slurm, none.
     """
     chain = _chain(root, name)
     if job is not None:
@@ -74,23 +74,23 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
     job_start = JobStart(words=words, job=job or _job_of(words, chain), id=id_, restart=restart_count(), folder=folder)
     if id_ and _done_before(root, name, job_start):
-        logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
+        logger.info("r2v job was done before this restart: job=%s stage=%s", id_, job_start.job)
         return 0
     _greet(job_start)
     if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
-        logger.info("r2v job %s: duplicate submission of %s; exiting", id_, job_start.job)
+        logger.info("r2v job is a duplicate submission, exiting: job=%s stage=%s", id_, job_start.job)
         return LeaseConflict.exit_code
     if chain is not None and any(entry.is_shared for entry in chain.jobs.values()):
         from r2v.slurm.healing.shared_stages import publish_all
 
-        publish_all(root, name)  # what other chains have made for this one, which its stage may read
+        publish_all(root, name)  # artifacts of other chains that the stage may read
     process = StageProcess(job_start)
     _begin(job_start)
 
-    from r2v.slurm.healing import classify  # noqa: F401  # the next job waits for what is loaded behind the stage
+    from r2v.slurm.healing import classify  # noqa: F401  # loaded now, since the next job waits for this one's exit
     from r2v.slurm.job.helper_array import helper_array
     from r2v.slurm.job.teacher_job import teacher_job
 
@@ -105,14 +105,14 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
 
 
 def with_allowed_keys(words: Sequence[str], chain: chains.Chain | None) -> list[str]:
-    """The command line of a chain's job with the variables that the chain allows it to send as keys. They are read from
-    the chain as the job starts, so that what `resume` allows holds for jobs that were waiting in the queue."""
+    """Return a job's command line with the variables that its chain may send as keys. They are read at the start, so
+    that variables added by `resume` hold for pending jobs too."""
     return [*words, *allowed_words(() if chain is None else chain.allow_env)]
 
 
 def _look_beside(root: Path, name: str, job_start: JobStart) -> None:
-    """Ask Slurm what there is to know, in a fork, which nobody waits for: one that is silent for minutes keeps the
-    runner from no signal. The chain's lock keeps it and the look at the job's end apart."""
+    """Reconcile in a fork that is not awaited, so that a silent Slurm does not delay the runner's signals. The chain's
+    lock keeps it apart from the reconciliation at the job's end."""
     from r2v.slurm.healing.reconcile import from_job
     from r2v.slurm.job.submitted_code import tell_differences
 
@@ -123,13 +123,13 @@ def _look_beside(root: Path, name: str, job_start: JobStart) -> None:
     try:
         tell_differences(job_start.id, _chain(root, name), job_start.words)
         from_job(root, name, job_start.id)
-    except BaseException:  # its own bug is told in the job's log, and is no end of the job
+    except BaseException:  # a bug here is logged and must not end the job
         traceback.print_exc()
     _leave(0)
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process at once: Python's own end takes apart all that was loaded, which the next job waits for."""
+    """Exit at once: the next job waits while Python's own exit tears down all modules."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -137,7 +137,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str, Any] | None) -> int:
-    """Record how the stage ended, and do what that asks for; returns the exit code for Slurm."""
+    """Record the stage's end, then requeue, publish or heal as it demands; returns the exit code for Slurm."""
     from r2v.slurm.client import client
     from r2v.slurm.healing.reconcile import from_job
     from r2v.slurm.healing.shared_stages import publish_for_waiters
@@ -150,9 +150,12 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     if not goes_on:
         _write_result(job_start, root, name, exit_)
     if goes_on and client.requeue(job_start.id):
-        logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
+        logger.info("r2v job requeued, resuming from its checkpoint: job=%s", job_start.id)
     elif exit_["rc"] and exit_["line"]:
-        logger.info("r2v job %s: %s failed (%s): %s", job_start.id or "-", job_start.job, exit_["kind"], exit_["line"])
+        logger.info(
+            "r2v job failed: job=%s stage=%s kind=%s reason=%s",
+            *(job_start.id or "-", job_start.job, exit_["kind"], exit_["line"]),
+        )
     if job_start.id and not goes_on and not job_start.ended_by_slurm:
         if not exit_["rc"]:
             publish_for_waiters(root, name, job_start.job)
@@ -161,8 +164,8 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
 
 
 def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, root: Path) -> dict[str, Any]:
-    """The content of `exit.json`: how the stage ended, by its exit code, its own error record and the memory
-    it used, and the exit code that Slurm is given."""
+    """Return the content of `exit.json`: the stage's outcome by its exit code, error record and peak memory, and the
+    exit code for Slurm."""
     from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
     from r2v.slurm.job.command_line import missing_output
 
@@ -194,7 +197,7 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
 
 
 def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
-    """True if another attempt at the same stage stands in the chain instead of this one."""
+    """True if the chain records another attempt at the stage instead of this one."""
     chain = _chain(root, name)
     if chain is None or job_start.id in chain.slurm_ids:
         return False
@@ -204,24 +207,23 @@ def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> b
 
 
 def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
-    """The job of the chain that a command is; its stage where the chain has none like it, or is not there."""
-    known = {} if chain is None else chain.jobs
-    commands = {job: set(entry.command) - {"--force"} for job, entry in known.items()}
+    """Return the chain's job with this command, else the command's name."""
+    entries = {} if chain is None else chain.jobs
+    commands = {job: set(entry.command) - {"--force"} for job, entry in entries.items()}
     return next((job for job, command in commands.items() if command <= set(words)), words[0])
 
 
 def _chain(root: Path, name: str) -> chains.Chain | None:
-    """The chain that a job belongs to. None where there is none; damage is a line, for it stops no job."""
+    """Return a job's chain; None if it is missing, or damaged, which is logged."""
     try:
         return chains.find(root, name)
-    except R2VError as error:
-        logger.warning("r2v job: %s", error)
+    except R2VError as error:  # a stage runs without its chain's file
+        logger.warning("r2v job cannot read its chain: chain=%s error=%s", name, error)
         return None
 
 
 def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
-    """The damage of the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
-    it is looked at again before that is believed."""
+    """Return the error of a damaged configuration of the chain, if this job reads it, after `_LOOKS` reads."""
     damage = None
     for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
         chain = _chain(root, name)
@@ -237,7 +239,7 @@ def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputE
 
 
 def _idle_nodes(words: Sequence[str]) -> UsageError | None:
-    """The error of a job that has more nodes than its command can use."""
+    """Return the error of a job with more nodes than its command uses; None for none."""
     if node_count() == 1:
         return None
     from r2v.slurm.job.command_line import require_allocation_used
@@ -250,21 +252,18 @@ def _idle_nodes(words: Sequence[str]) -> UsageError | None:
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
-    """True if an earlier start of this job ended well (its node failed a moment later): a collection, say, is
-    paid for and must not be made anew."""
+    """True if an earlier start of this job succeeded before its node failed: a paid collection, say, must not be made
+    anew."""
     before = job_record.record(root, name, job_start.id).exit
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
 
 
 def _greet(job_start: JobStart) -> None:
-    """Say what begins, and take away what an earlier start of this job has left."""
+    """Log the start, and remove the end that an earlier start of this job recorded."""
     logger.info(
-        "r2v job %s: %s on %s%s: r2v %s",
-        job_start.id or "-",
-        job_start.job,
-        socket.gethostname(),
-        f", restart {job_start.restart}" if job_start.restart else "",
-        " ".join(job_start.words),
+        "r2v job started: job=%s stage=%s host=%s restart=%d command=%s",
+        *(job_start.id or "-", job_start.job, socket.gethostname(), job_start.restart),
+        " ".join(["r2v", *job_start.words]),
     )
     if job_start.folder is not None:
         for stale in ("error.json", "exit.json"):
@@ -272,7 +271,7 @@ def _greet(job_start: JobStart) -> None:
 
 
 def _begin(job_start: JobStart) -> None:
-    """Record the start, while the stage loads what it needs."""
+    """Record the start, while the stage loads its modules."""
     if job_start.folder is None:
         return
     from r2v.storage.artifact_manifest import code_identity, git_commit, own_snapshot
@@ -301,21 +300,21 @@ def _begin(job_start: JobStart) -> None:
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
-    """True if an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
-    got no further than those before, and not beyond the chain's GPU-hours."""
+    """True if an interrupted job should requeue itself: unless Slurm is ending it anyway, this start made no progress,
+    or a cap on GPU-hours is reached."""
     if not job_start.id or job_start.ended_by_slurm:
         return False
     if not job_record.progressed(job_record.record(root, name, job_start.id), job_start.restart, []):
-        logger.info("r2v job %s: no progress within its time; left to healing", job_start.id)
+        logger.info("r2v job made no progress within its time, left to healing: job=%s", job_start.id)
         return False
     from r2v.slurm.healing.gpu_hours import over_cap
 
     try:
         over = over_cap(root, name)
-    except R2VError as error:  # the end of the job is recorded whatever lies in the checkout
+    except R2VError as error:  # a damaged file must not keep the job's end from being recorded
         over = str(error)
     if over:
-        logger.info("r2v job %s: %s; left to healing", job_start.id, over)
+        logger.info("r2v job over its cap, left to healing: job=%s reason=%s", job_start.id, over)
     return not over
 
 
@@ -324,12 +323,12 @@ def _write(job_start: JobStart, name: str, value: dict[str, Any]) -> None:
         return
     try:
         write_json(job_start.folder / name, hashed(value))
-    except R2VError as error:
-        logger.warning("r2v job %s: %s", job_start.id, error)
+    except R2VError as error:  # a full disk: the stage's exit code still tells Slurm
+        logger.warning("r2v job could not write a record: job=%s file=%s error=%s", job_start.id, name, error)
 
 
 def _write_result(job_start: JobStart, root: Path, name: str, exit_: dict[str, Any]) -> None:
-    """Leave the end of a job that submitit wrote the script of where its `SlurmJob.result` looks for it."""
+    """Write the job's result where submitit's `SlurmJob.result` reads it, if submitit wrote the script."""
     folder = chains.folder(root, name) / "submitit" / job_start.id
     if not job_start.id or not folder.is_dir():
         return
@@ -337,7 +336,7 @@ def _write_result(job_start: JobStart, root: Path, name: str, exit_: dict[str, A
         with replacing(folder / f"{job_start.id}_0_result.pkl") as file:
             pickle.dump(("error", exit_["line"]) if exit_["rc"] else ("success", exit_), file)
     except R2VError as error:
-        logger.warning("r2v job %s: %s", job_start.id, error)
+        logger.warning("r2v job could not write submitit's result: job=%s error=%s", job_start.id, error)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Script arguments: the words behind a script's name on an sbatch line, as options of `r2v`.
+"""Script arguments: the words after a script's name on an sbatch line, as options of `r2v`.
 
     sbatch scripts/slurm/01_collect.sh webarena 500 "1 2 3" --overrides teacher.temperature=0.2
     r2v collect --config configs/webarena/noisy.yaml --num-episodes 500 --seeds 1 2 3 --overrides ...
 
-What the words mean stands in each command's row (`r2v.pipeline.jobs`). A value left out, or "", is the
-configuration's own; a condition left out is noisy. From the first word with a dash on everything is passed on as it
-is. A command whose row names a configuration of its own takes that one where no benchmark is named, and one of the
-folder of that name by its own: `10_train_hierarchical.sh gsm8k` takes configs/hierarchical/gsm8k.yaml.
+Each command's row (`r2v.pipeline.jobs`) defines its positional arguments. A missing or empty value is the
+configuration's; a missing condition is noisy. Everything from the first word with a dash on is passed on unchanged. A
+command whose row names a configuration uses it without a benchmark, or one in the folder of that name by its stem:
+`10_train_hierarchical.sh gsm8k` uses configs/hierarchical/gsm8k.yaml.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from r2v.storage.paths import CONFIGS
 
 
 def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
-    """The words of a script, its command first, as those of `r2v`. Lines without positional arguments must name
-    their `--config`, unless the command has one of its own. Raises UsageError."""
+    """Return the words of a script, its command first, as a command line of `r2v`. Lines without positional arguments
+    must name their `--config`, unless the command has one of its own. Raises UsageError."""
     name, *rest = words
     values = list(takewhile(lambda word: not word.startswith("-"), rest))
     options = rest[len(values) :]
@@ -47,7 +47,7 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
 
 
 def _own_config(default: str, values: Sequence[str], root: Path) -> str | None:
-    """The command's own configuration, or the one that its only word names; None where the words name a benchmark."""
+    """Return the command's own configuration, or the one that its only word names; None if that is a benchmark."""
     if not values:
         return default
     named = Path(default).with_suffix("") / f"{values[0]}.yaml"
@@ -55,7 +55,7 @@ def _own_config(default: str, values: Sequence[str], root: Path) -> str | None:
 
 
 def usage(positionals: Sequence[str]) -> str:
-    """The positional arguments after BENCHMARK, as a usage line shows them: `[NUM_EPISODES] [CONDITION]`."""
+    """Return the positional arguments after BENCHMARK in a usage line: `[NUM_EPISODES] [CONDITION]`."""
     return " ".join(f"[{option.strip('-').upper().replace('-', '_')}]" for option in positionals)
 
 
@@ -63,11 +63,11 @@ def _config(benchmark: str, condition: str, root: Path) -> Path:
     path = CONFIGS / benchmark / f"{condition}.yaml"
     if not (root / path).is_file():
         folder = root / CONFIGS
-        known = (
+        available = (
             {file.parent.name for file in folder.glob("*/*.yaml")}
             if not (folder / benchmark).is_dir()
             else {file.stem for file in (folder / benchmark).glob("*.yaml")}
         )
         wrong = benchmark if not (folder / benchmark).is_dir() else condition
-        raise UsageError(f"no configuration {path}; {nearest(wrong, known)}")
+        raise UsageError(f"no configuration {path}; {nearest(wrong, available)}")
     return path

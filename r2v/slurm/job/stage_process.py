@@ -1,13 +1,13 @@
-"""The stage's process: a fork of the runner, which waits for it, passes on the first request to stop and tells its end.
+"""The stage's process: a fork of the runner, which waits for it and passes on the first request to stop.
 
-One Python starts per job: the stage goes on in a copy of the process that has loaded R2V already. What the runner loads
-is kept small and free of threads, so that a copy can be made of it; what it needs beside the stage it loads meanwhile.
+One Python starts per job: the stage runs in a copy of the process that has loaded R2V. The runner loads few modules and
+starts no thread before the fork, and its other modules while the stage runs.
 
-Slurm signals every process of a job that it ends itself, with a SIGCONT ahead: that SIGTERM is not passed on again,
-since a second one means "at once".
+When Slurm ends a job it signals every process, SIGCONT before SIGTERM: that SIGTERM is not passed on, since a second
+one means "at once".
 
-A watchdog ends a stage whose own pace has stopped; it asks nothing but the stage's events. A job whose artifact
-somebody else is making goes back into the queue under its own id, so that it waits there without a GPU.
+A watchdog ends a stage whose pace has stopped, by the stage's events alone. A job whose artifact another process is
+making requeues itself under its own id, so that it waits without a GPU.
 """
 
 from __future__ import annotations
@@ -43,52 +43,52 @@ if TYPE_CHECKING:
 SIGCONT_WINDOW = 5.0
 """Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
 LOOK_SECONDS = 60.0
-"""Seconds between two looks at how far the stage is, and whether helpers are worth asking for."""
+"""Seconds between checks of the stage's progress and of the need for helpers: often enough for both, cheap on disk."""
 LEASE_WAIT = 180.0
-"""Seconds to wait for a lease with a GPU in hand: that of an earlier start of this job, killed on another node, is dead
+"""Seconds to wait for a lease while holding a GPU: the lease of an earlier start, killed on another node, expires
 after 60."""
 STALL_PATIENCE = 1800.0
-"""Seconds without an event that no stage is ended for."""
+"""Minimum seconds without an event before a stage counts as stalled: steps of minutes are common."""
 TIMES_LONGEST = 10.0
-"""How many times its longest step so far a step may take."""
+"""Multiple of the longest step so far after which a stage counts as stalled."""
 _STEPS = 3
-"""Steps that a stage must have made before it has a pace."""
+"""Steps after which a stage has a pace."""
 PAUSE = 600
-"""Seconds from one look at a lease that is held outside of Slurm to the next."""
+"""Seconds between retries for a lease that is held outside of Slurm: its end cannot be a dependency."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to send to a process when its parent dies
 _AWAITED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
 
 
 @dataclass(kw_only=True)
 class JobStart:
-    """One start of a Slurm job: what it runs, where it writes its records, and which signals it has had."""
+    """One start of a Slurm job: its command, the folder of its records, and the signals received."""
 
     words: list[str]
     job: str
     id: str
-    """Slurm's; "" without Slurm."""
+    """Slurm's job id; "" without Slurm."""
     restart: int
     folder: Path | None
-    """Of its records; None without Slurm."""
+    """The folder of its records; None without Slurm."""
     warned: bool = False
     ended_by_slurm: bool = False
     put_back: bool = False
-    """True if it waits in the queue again for what another process makes."""
+    """True if it was requeued because another process makes the artifact."""
     stalled: str = ""
-    """Why its watchdog has ended the stage."""
+    """The watchdog's reason for ending the stage; "" if it has not."""
     continued: float = -math.inf
-    """When a SIGCONT came last, on the monotonic clock."""
+    """The monotonic time of the last SIGCONT, in seconds."""
     oom_kills: int = field(default_factory=oom_kills)
     """The kernel's OOM kills in this cgroup before the stage began."""
     helpers: HelperArray | None = None
-    """The array that its header asks for, beside the job."""
+    """The helper array that its header requests."""
     teacher: TeacherJob | None = None
-    """The job that serves its teacher, where one does."""
+    """The job that serves its teacher; None if none does."""
 
 
 class StageProcess:
-    """The stage of one start of a job, at work. Its signals are awaited, not handled: none can come between a look at
-    the stage and the wait for the next one."""
+    """The running stage of one start of a job. Signals are awaited, not handled, so that none is lost between a check
+    of the stage and the next wait."""
 
     def __init__(self, job_start: JobStart) -> None:
         self.job_start = job_start
@@ -102,8 +102,8 @@ class StageProcess:
             self._become_stage(runner)
 
     def _become_stage(self, runner: int) -> NoReturn:
-        """In the fork: be `python -m r2v WORDS`. USR2 stays blocked (`scancel --signal=USR2 --full` would kill it), and
-        it is signalled to stop when the runner dies: the next start of the job would find it at work."""
+        """Run `python -m r2v WORDS` in the fork. USR2 stays blocked, since `scancel --signal=USR2 --full` would kill
+        it. The kernel sends SIGTERM when the runner dies: the next start of the job must not find the stage running."""
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != runner:
             os._exit(1)
@@ -118,16 +118,16 @@ class StageProcess:
             runpy.run_module("r2v", run_name="__main__", alter_sys=True)
         except SystemExit:
             raise
-        except R2VError as error:  # the site profile's: the stage's own are told by its command
-            logger.error("r2v: %s", error)
+        except R2VError as error:  # of the site profile; the stage's command reports its own
+            logger.error(f"r2v: {error}")
             raise SystemExit(error.exit_code) from None
-        except BaseException:  # nothing of the stage's may reach what the runner does with its own errors
+        except BaseException:  # the fork must not run on into the runner's error handling
             traceback.print_exc()
             raise SystemExit(1) from None
         raise SystemExit(0)
 
     def wait(self) -> int:
-        """Its exit code, negative: the signal that killed it."""
+        """Return its exit code; negative: the signal that killed it."""
         job_start = self.job_start
         while (code := self._code()) is None:
             received = signal.sigtimedwait(self._awaited, LOOK_SECONDS)
@@ -139,7 +139,7 @@ class StageProcess:
         return code
 
     def _look(self, folder: Path) -> None:
-        """Ask for helpers where they are worth it, and end a stage that hangs: first as its time limit would."""
+        """Submit helpers if they are worth it, and end a stalled stage: SIGTERM first, SIGKILL at the next check."""
         job_start = self.job_start
         if job_start.helpers is not None:
             job_start.helpers.look(folder)
@@ -153,7 +153,7 @@ class StageProcess:
             if not job_record.waiting(record, job_start.restart, now):
                 job_start.stalled = stalled(record.events, job_start.restart, now) or ""
         if job_start.stalled:
-            logger.warning("r2v job %s: %s", job_start.id, job_start.stalled)
+            logger.warning("r2v job stalled, ending the stage: job=%s reason=%s", job_start.id, job_start.stalled)
             os.kill(self.pid, signal.SIGTERM)
 
     def _code(self) -> int | None:
@@ -161,8 +161,8 @@ class StageProcess:
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def _pass_on(self, number: signal.Signals) -> None:
-        """Ask the stage to stop, once, unless Slurm itself has signalled it. A SIGHUP is passed on as such: where a
-        terminal closes the stage gets one of its own, and a second SIGHUP, unlike a second SIGTERM, changes nothing."""
+        """Ask the stage to stop, once, unless Slurm itself has signalled it. A SIGHUP is passed on as such: a closing
+        terminal signals the stage too, and a second SIGHUP, unlike a second SIGTERM, changes nothing."""
         job_start = self.job_start
         if number == signal.SIGCONT:
             job_start.continued = time.monotonic()
@@ -171,18 +171,20 @@ class StageProcess:
             just_now = time.monotonic() - job_start.continued < SIGCONT_WINDOW
             job_start.ended_by_slurm = just_now or signal.sigtimedwait({signal.SIGCONT}, 0.5) is not None
         if not job_start.warned and not job_start.ended_by_slurm:
-            logger.info("r2v job %s: %s; asking the stage to checkpoint and stop", job_start.id or "-", number.name)
+            logger.info(
+                "r2v job asks its stage to checkpoint and stop: job=%s signal=%s", job_start.id or "-", number.name
+            )
             os.kill(self.pid, signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
         job_start.warned = True
 
 
 def stalled(events: Sequence[Mapping[str, Any]], restart: int, now: datetime) -> str | None:
-    """Why a stage is taken to hang, in one line; None where it is not. Only the middle of what it counts is watched:
-    before its first steps and after its last it loads and saves for as long as that takes.
+    """Return the reason that a stage counts as stalled, in one line; None if it does not. Only the middle of a count is
+    watched: loading before the first steps and saving after the last take unknown time.
 
-    A rank that hangs in a collective, or a disk that answers no more, holds its GPUs to the time limit otherwise. What
-    a stage does takes as long as it takes: the measure is its own longest step so far, and nothing below half an hour
-    counts. Who waits for a provider, and has recorded until when, does not hang."""
+    Otherwise a rank that hangs in a collective, or a dead disk, would hold its GPUs to the time limit. The measure is
+    the stage's own longest step, and never below half an hour. A stage with a recorded wait for a provider is not
+    stalled."""
     if not events:
         return None
     what, done, total = (events[-1].get(key) for key in ("what", "done", "total"))
@@ -204,37 +206,37 @@ def stalled(events: Sequence[Mapping[str, Any]], restart: int, now: datetime) ->
 
 
 def put_back(job: str, error: Mapping[str, Any] | None) -> bool:
-    """Put a Slurm job back into the queue because of a lease conflict; False where nobody else is known to hold the
-    lease (this job's own earlier start may, for a minute), or the site puts nothing back: then it waits in place.
+    """Requeue a Slurm job because of a lease conflict; False if no other holder is known (this job's own earlier start
+    may hold it for a minute), or the site does not requeue: then it waits in place.
 
-    It waits in the queue for the end of the Slurm job that holds the lease, or for a while where a process outside of
-    Slurm does, and then looks again. Chains that make the same thing wait for each other before they start
-    (`r2v.slurm.healing.shared_stages`); this is for whoever is in no chain: a script given to sbatch by hand, a
-    command on a login node."""
-    from r2v.slurm.client import client  # a look at Slurm, which no stage that starts has to wait for
+    It waits for the end of the Slurm job that holds the lease, or `PAUSE` seconds for a process outside of Slurm, and
+    then tries again. Chains with the same stage share it before they start (`r2v.slurm.healing.shared_stages`); this
+    covers holders outside of chains: a script given to sbatch directly, a command on a login node."""
+    from r2v.slurm.client import client  # imported here, so that a starting stage need not wait for it
 
     holder = (error or {}).get(HELD_BY)
     if holder is None or holder == job:
         return False
-    # Slurm ends a job that it has put back; what it is told next it hears before it kills who asks.
+    # Slurm signals a requeued job before it kills it: block that, so that the update below is still sent.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT, *stop_signals()})
-    logger.info("r2v job %s: %s", job, (error or {}).get("message", ""))
-    logger.info("r2v job %s: back into the queue %s", job, f"behind job {holder}" if holder else f"for {PAUSE} s")
+    dependency = f"afterany:{holder}" if holder else f"{PAUSE} s"
+    reason = (error or {}).get("message", "")
+    logger.info("r2v job requeued behind a lease: job=%s until=%s reason=%s", job, dependency, reason)
     if not client.requeue(job):
         return False
     try:
-        behind = bool(holder) and client.update(job, dependency=f"afterany:{holder}")
+        behind = bool(holder) and client.update(job, dependency=dependency)
         if not behind:
             client.update(job, starttime=f"now+{PAUSE}")
-    except EnvironmentFault as told:
-        logger.warning("r2v job %s: it starts again after Slurm's own pause: %s", job, told)
+    except EnvironmentFault as fault:
+        logger.warning("r2v job starts again after Slurm's own pause: job=%s error=%s", job, fault)
     return True
 
 
 def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
-    """The stage's exit code (negative: the signal that killed it) and its own error record. Where another process
-    makes the same artifact the job goes back into the queue, and `put_back` is set; where that cannot be, or is its own
-    earlier start's, it is tried again here until that one is done or its lease is dead."""
+    """Return the stage's exit code (negative: the signal that killed it) and its error record. If another process makes
+    the same artifact, the job is requeued and `put_back` set; if it cannot be, or its own earlier start holds the
+    lease, the stage is retried here until the lease is released or expires."""
     job_start, deadline = process.job_start, time.monotonic() + LEASE_WAIT
     while True:
         code = process.wait()
@@ -244,5 +246,5 @@ def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
         if put_back(job_start.id, error):
             job_start.put_back = True
             return code, error
-        time.sleep(10)
+        time.sleep(10)  # an expired lease is taken over within seconds
         process = StageProcess(job_start)

@@ -1,7 +1,7 @@
-"""Submitted and running code compared: a job that does not run what it was submitted with says so.
+"""Submitted and running code compared: a job logs a difference.
 
-A job of a chain is pinned to a snapshot, unless it was submitted `--live`. A script that was given to sbatch by hand is
-pinned to nothing but its own text: what was edited between its submission and its start is known by the files' times.
+A job of a chain is pinned to a snapshot, unless it was submitted `--live`. A script given to sbatch directly is pinned
+to nothing but its own text: edits between its submission and its start show in the files' times.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from r2v.slurm.job.command_line import config_file
 from r2v.storage.artifact_manifest import OWN_PACKAGE, code_identity, git_commit, own_snapshot
 
 _NAMED = 3
-"""Edited files that are named."""
+"""Maximum number of edited files in the log line."""
 
 
 def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> None:
-    """Say in the log where the code or the configuration is not what was submitted."""
+    """Log a difference of code or configuration between the submission and now."""
     if own_snapshot():
         return
     by_hand = chain is None or job_id not in chain.slurm_ids
@@ -31,23 +31,25 @@ def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> 
     if chain is not None and chain.commit not in (None, commit):
         submitted = str(chain.commit)[:12]
         logger.warning(
-            "r2v job %s: submitted with the code of commit %s, runs that of %s", job_id, submitted, str(commit)[:12]
+            "r2v job runs another commit than submitted: job=%s submitted=%s running=%s",
+            *(job_id, submitted, str(commit)[:12]),
         )
     elif chain is not None and not by_hand and chain.code not in (None, code_identity()):
         logger.warning(
-            "r2v job %s: submitted with the code %s, runs %s: it was edited since", job_id, chain.code, code_identity()
+            "r2v job runs code edited since its submission: job=%s submitted=%s running=%s",
+            *(job_id, chain.code, code_identity()),
         )
     elif by_hand and (edited := list(_edited_since(_submitted_at(job_id), words))):
         more = f" and {len(edited) - _NAMED} more" if len(edited) > _NAMED else ""
         logger.warning(
-            "r2v job %s: edited since it was submitted: %s%s; it runs them as they are now (r2v run_all pins code)",
-            *(job_id, ", ".join(edited[:_NAMED]), more),
+            "r2v job runs files edited since its submission (r2v run_all pins code): job=%s files=%s",
+            *(job_id, ", ".join(edited[:_NAMED]) + more),
         )
 
 
 def _submitted_at(job_id: str) -> float | None:
-    """When Slurm was given the job, in seconds since the epoch; None where it does not say."""
-    with suppress(R2VError, ValueError):
+    """Return the time of the job's submission, in seconds since the epoch; None if unknown."""
+    with suppress(R2VError, ValueError):  # a comparison of code is not worth a failed job
         return datetime.fromisoformat(client.show(job_id).get("SubmitTime", "")).timestamp()
     return None
 
@@ -57,6 +59,6 @@ def _edited_since(when: float | None, words: Sequence[str]) -> Iterator[str]:
         return
     config = config_file(words)
     for path in (*sorted(OWN_PACKAGE.rglob("*.py")), *([Path(config)] if config else [])):
-        with suppress(OSError):
+        with suppress(OSError):  # removed while it was listed
             if path.stat().st_mtime > when + 1.0:  # Slurm's times are whole seconds
                 yield path.relative_to(OWN_PACKAGE.parent).as_posix() if path.is_relative_to(OWN_PACKAGE) else str(path)

@@ -1,9 +1,9 @@
-"""The teacher's job, seen from a stage's job: submitted where it is not in the queue, and again when it was lost.
+"""The teacher's job, kept alive by stages' jobs: submitted if it is not in the queue, and again when it was lost.
 
-    job = teacher_job(words, root)       # None where the command asks no teacher that a job serves
-    job.look_beside()                    # at the start of a stage's job, and every minute beside it
+    job = teacher_job(words, root)       # None if the command needs no teacher that a job serves
+    job.look_beside()                    # at the start of a stage's job, and every minute while it runs
 
-Any number of stages, of any chain of the checkout, share one server of a model; whoever finds none submits it.
+Stages of all chains of the checkout share one server of a model; the first that finds none submits it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ from r2v.storage.paths import LOGS, SCRIPTS
 
 TEACHER_SCRIPT = "teacher.sh"
 TEACHER_MARK = "r2v-teacher"
-"""Its mark in the queue."""
+"""The prefix of its comment."""
 _MOST, _WITHIN = 6, 3600.0
-"""Submissions within so many seconds, at most: a server that cannot start would be submitted every minute."""
+"""Maximum number of submissions, within seconds: a server that cannot start would be submitted every minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherJob:
-    """The server of one teacher."""
+    """The Slurm job that serves one teacher."""
 
     config: Config
     root: Path
 
     def look_beside(self) -> None:
-        """`look` in a process that nobody waits for: Slurm may be silent for minutes, and the caller has signals to
-        answer."""
+        """Run `look` in a detached process: Slurm may be silent for minutes, and the caller must answer signals."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if child := os.fork():
+        if child := os.fork():  # twice, so that init reaps the grandchild
             os.waitpid(child, 0)
             return
         if not os.fork():
@@ -63,11 +62,10 @@ class TeacherJob:
         os._exit(0)
 
     def look(self) -> None:
-        """Submit it where no server answers and it is not in the queue. A refusal is a line, and the next look asks
-        again."""
+        """Submit the job if no server answers and it is not in the queue. A refusal is logged and retried later."""
         folder = folder_of(self.config.teacher, self.root)
-        found = read_address(folder)
-        if found is not None and asyncio.run(healthy(found.url)):
+        address = read_address(folder)
+        if address is not None and asyncio.run(healthy(address.url)):
             return
         comment = f"{TEACHER_MARK}:{folder.name}"
         try:
@@ -82,31 +80,34 @@ class TeacherJob:
         except LeaseConflict:
             return  # another stage submits it
         except (R2VError, OSError) as error:
-            logger.warning("r2v job: the teacher's job was not submitted: %s", error)
+            logger.warning("r2v job could not submit the teacher's server: error=%s", error)
             return
-        logger.info("r2v job: the teacher's server was submitted as job %s", id_)
+        logger.info("r2v job submitted the teacher's server: job=%s", id_)
 
     def _may_submit(self, folder: Path) -> bool:
-        """Note a submission; False where so many were lost lately that another would be too."""
+        """Record a submission; False if `_MOST` were lost lately, so that another would be too."""
         path, now = folder / "submitted.json", time.time()
         try:
-            times = [float(one) for one in json.loads(path.read_text()) if now - float(one) < _WITHIN]
-        except (OSError, ValueError, TypeError):
+            times = [float(at) for at in json.loads(path.read_text()) if now - float(at) < _WITHIN]
+        except (OSError, ValueError, TypeError):  # none yet, or cut by a kill
             times = []
         if len(times) >= _MOST:
-            logger.warning("r2v job: %d jobs of the teacher ended within an hour; see logs/teacher_*.out", len(times))
+            logger.warning(
+                "r2v job gives up on the teacher's server: ended_within_an_hour=%d remedy=%s",
+                *(len(times), "see logs/teacher_*.out"),
+            )
             return False
         write_text(path, json.dumps([*times, now]) + "\n")
         return True
 
     def _arguments(self, comment: str) -> list[str]:
-        asked = headers.read(self.root / SCRIPTS / TEACHER_SCRIPT).directives
+        header = headers.read(self.root / SCRIPTS / TEACHER_SCRIPT).directives
         set_here = {
-            "comment": f"{asked.get('comment', '')} {comment}".strip(),
+            "comment": f"{header.get('comment', '')} {comment}".strip(),
             "output": f"{LOGS}/teacher_%j.out",
             "chdir": str(self.root.resolve()),
         }
-        return headers.Resources(directives={**asked, **set_here}).sbatch_args()
+        return headers.Resources(directives={**header, **set_here}).sbatch_args()
 
     def _script(self, folder: Path) -> str:
         words = ["-m", "r2v", "engine", "serve", "--teacher", "--config", str(folder / "config.yaml")]
@@ -116,12 +117,12 @@ class TeacherJob:
 
 
 def teacher_job(words: Sequence[str], root: Path = Path()) -> TeacherJob | None:
-    """The job that serves the teacher of a stage's command; None where it needs none."""
+    """Return the job that serves the teacher of a stage's command; None if it needs none."""
     try:
         config = config_of(words)
         rows = [row for row in JOBS if row.command.name == words[0]]
     except R2VError:
-        return None  # its stage says so
+        return None  # the stage reports it
     if config.teacher.engine != JOB or not any(_asks(config, row) for row in rows):
         return None
     return TeacherJob(config=config, root=root)

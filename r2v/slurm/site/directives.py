@@ -1,8 +1,7 @@
-"""The directives of sbatch, read: names and values in a line of a header, and how the common ones are written.
+"""The directives of sbatch: parser of a header's line, and checks of the values that R2V computes with.
 
-sbatch is the judge of its options: one that it has newly, or that a site's plugin adds (--container-image of pyxis),
-is passed on as it stands, and one that it lacks is refused in its own words, before anything is submitted. Only values
-that are calculated with are looked at here.
+sbatch judges its options: new ones and those of a site's plugin (--container-image of pyxis) are passed on unchanged,
+and unknown ones are refused in sbatch's own words before anything is submitted.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
-"""One letter, and the long name it stands for."""
+"""Long names by their letters."""
 
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)"
@@ -61,16 +60,16 @@ _FORMS = {
     "ntasks": (re.compile(r"[1-9]\d*"), "a number"),
     "gres": (re.compile(r"[A-Za-z]\w*(:[\w.-]+)*(,[A-Za-z]\w*(:[\w.-]+)*)*"), "such as gpu:a100:2"),
 }
-"""Values that are calculated with."""
+"""Pattern and description of the values that R2V computes with."""
 _NOT_OURS = {
     "array": "the tasks of one stage would end one another as submitted twice; for helpers: #R2V --helpers=15%8"
 }
-"""Options that no header may have, and why."""
+"""Options that no header may have, with the reason."""
 _NO_LIMIT = {"UNLIMITED", "INFINITE"}
 
 
-def pairs(words: Sequence[str], place: str) -> Iterator[tuple[str, str]]:
-    """(long name, value) of the options in a line of directives. Raises UsageError naming `place`, file:line."""
+def pairs(words: Sequence[str], position: str) -> Iterator[tuple[str, str]]:
+    """Yield (long name, value) of a line's options. Raises UsageError naming `position`, file:line."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -80,24 +79,24 @@ def pairs(words: Sequence[str], place: str) -> Iterator[tuple[str, str]]:
             name, value = SHORT[word[1]], word[2:]
             given = value
         else:
-            raise UsageError(f"{place}: {word} is no sbatch option; written --name=value")
+            raise UsageError(f"{position}: {word} is no sbatch option; written --name=value")
         if not given and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
-        check(name, value, f"{place}: ")
+        check(name, value, f"{position}: ")
         if name in _NOT_OURS:
-            raise UsageError(f"{place}: --{name}={value}: {_NOT_OURS[name]}")
+            raise UsageError(f"{position}: --{name}={value}: {_NOT_OURS[name]}")
         yield name, value
 
 
-def check(name: str, value: str, place: str) -> None:
-    """Raises UsageError, `place` in front, where a directive that is calculated with cannot have this value."""
+def check(name: str, value: str, prefix: str) -> None:
+    """Raise UsageError, beginning with `prefix`, if a directive cannot have this value."""
     pattern, form = _FORMS.get(name, (None, ""))
     if pattern is not None and not pattern.fullmatch(value) and not (name == "time" and value in _NO_LIMIT):
-        raise UsageError(f"{place}--{name}={value}: wanted {form}")
+        raise UsageError(f"{prefix}--{name}={value}: wanted {form}")
 
 
 def minutes(text: str) -> int:
-    """A time limit in minutes, seconds rounded up; 0 for an unlimited one.
+    """Return a time limit in minutes, seconds rounded up; 0 for an unlimited one.
 
     >>> minutes("1-12:30"), minutes("24:00:00"), minutes("0:30"), minutes("90")
     (2190, 1440, 1, 90)
@@ -114,25 +113,25 @@ def minutes(text: str) -> int:
 
 
 def node_count(text: str) -> int:
-    """The fewest nodes of a --nodes: 2 in "2", "2-4" and "2,4"."""
+    """Return the minimum number of nodes of --nodes: 2 in "2", "2-4" and "2,4"."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 1
 
 
 def gpu_count(gres: str) -> int:
-    """GPUs in a list of generic resources: 2 in gpu:a100:2,shard:1; 1 in gpu:a100."""
+    """Return the number of GPUs in a list of generic resources: 2 in gpu:a100:2,shard:1; 1 in gpu:a100."""
     total = 0
-    for one in gres.split(","):
-        kind, *rest = one.split("(")[0].split(":")
+    for item in gres.split(","):
+        kind, *rest = item.split("(")[0].split(":")
         if kind == "gpu":
             total += int(rest[-1]) if rest and rest[-1].isdigit() else 1
     return total
 
 
 def gpu_kind(directives: Mapping[str, str]) -> str:
-    """The type of GPU that is asked for: a100 in gpu:a100:2; "" for any."""
-    for one in directives.get("gres", "").split(","):
-        name, *rest = one.split(":")
+    """Return the requested type of GPU: a100 in gpu:a100:2; "" for any."""
+    for item in directives.get("gres", "").split(","):
+        name, *rest = item.split(":")
         if name == "gpu" and rest and not rest[0].isdigit():
             return rest[0]
     counted = next((directives[name] for name in ("gpus", "gpus-per-node", "gpus-per-task") if name in directives), "")
@@ -140,8 +139,8 @@ def gpu_kind(directives: Mapping[str, str]) -> str:
 
 
 def error_file(directives: Mapping[str, str], name: str, id_: str) -> str:
-    """The file to which a job of this name writes its errors, if its header gives them one of their own (`--error`); ""
-    where they are in its log, or the pattern is one that only Slurm can fill in."""
+    """Return the error file of a job of this name (`--error`); "" if errors go to its log, or only Slurm can fill in
+    the pattern."""
     pattern = directives.get("error", "")
     filled = pattern.replace("%x", name).replace("%j", id_).replace("%A", id_)
     return "" if "%" in filled else filled

@@ -1,11 +1,11 @@
-"""Requests: what a job asks Slurm for, once the user's shell and the configuration have had their say.
+"""Requests: a job's resources from its header, the user's SBATCH_* variables and the configuration.
 
     of_job(root, "08_evaluate.sh", "evaluate", config)     # Resources, as they go to sbatch and into chain.json
 
-The header of the job's script comes first. An `SBATCH_*` variable that is set takes the place of its directive, as
-sbatch itself has it (sbatch(1), input environment variables); it is written down with the attempt, so that healing asks
-the same wherever it runs. A configuration that trains and plays the bundled models asks for no GPU: its jobs run
-where `02_perturb.sh` does, in its size, each for its own time (`policy.device=cuda` asks for the headers' GPUs).
+An `SBATCH_*` variable overrides its directive in the header, as in sbatch itself (sbatch(1), input environment
+variables); it is recorded with the attempt, so that healing requests the same from anywhere. A configuration with the
+bundled models needs no GPU: its jobs take placement and size of `02_perturb.sh`, each with its own time limit
+(`policy.device=cuda` requests the headers' GPUs).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from r2v.storage.paths import SCRIPTS
 from r2v.storage.weights import needs_gpu
 
 CPU_SCRIPT = job("perturb").command.script
-"""The script whose header says where jobs without a GPU run, and in which size."""
+"""The script whose header gives placement and size of jobs without a GPU."""
 PLACEMENT = ("partition", "account", "qos", "reservation", "clusters", "constraint", "licenses", "wckey")
-"""Directives that say where a job runs and who pays, not how large it is."""
+"""Directives for a job's placement and accounting, not its size."""
 _SIZE = ("cpus-per-task", "mem", "mem-per-cpu", "nodes", "ntasks")
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "cpus-per-gpu", "mem-per-gpu")
 _SPELLED = {
@@ -36,30 +36,30 @@ _SPELLED = {
     "cpu-freq-req": "cpu-freq",
     "req-switch": "switches",
 }
-"""Variables whose option has another name."""
+"""Option names of variables that are named differently."""
 _FLAGS = ("exclusive", "ignore-pbs", "no-requeue", "overcommit", "requeue", "spread-job", "use-min-nodes")
 _OURS = ("array-inx", "debug", "error", "input", "job-name", "open-mode", "output", "signal", "wait", "wait4switch")
-"""What a job of a chain has from here, or what says nothing of a job."""
+"""Options that R2V sets itself, or that do not concern the job."""
 
 
 def of_job(root: Path, script: str, name: str, config: Config | None = None) -> Resources:
-    """The resources that a job asks for. Raises UsageError and InputError as `headers.read` does."""
-    asked = replace(headers.read(root / SCRIPTS / script, name), sized_by=script)
-    if config is not None and asked.gpus and not needs_gpu(config.policy):
-        asked = _on_cpus(asked, headers.read(root / SCRIPTS / CPU_SCRIPT))
-    return asked.merged(from_environment(os.environ))
+    """Return the resources that a job requests. Raises UsageError and InputError as `headers.read` does."""
+    request = replace(headers.read(root / SCRIPTS / script, name), sized_by=script)
+    if config is not None and request.gpus and not needs_gpu(config.policy):
+        request = _on_cpus(request, headers.read(root / SCRIPTS / CPU_SCRIPT))
+    return request.merged(from_environment(os.environ))
 
 
 def sentinel(root: Path) -> dict[str, str]:
-    """The directives of a sentinel: it runs where jobs without a GPU do, and as the site profile says. Raises
-    UsageError where the profile was edited and not written into the headers."""
-    asked = of_job(root, CPU_SCRIPT, "").directives
-    kept = (*PLACEMENT, "comment")
-    return require_written(root).sentinel_directives({name: asked[name] for name in kept if name in asked})
+    """Return the directives of a sentinel: placement of jobs without a GPU, and the site profile's. Raises UsageError
+    if the profile was edited and not written into the headers."""
+    request = of_job(root, CPU_SCRIPT, "").directives
+    inherited = (*PLACEMENT, "comment")
+    return require_written(root).sentinel_directives({name: request[name] for name in inherited if name in request})
 
 
 def from_environment(values: Mapping[str, str]) -> dict[str, str]:
-    """The directives that a user's `SBATCH_*` variables give, those aside that Slurm itself sets in a job.
+    """Return the directives of a user's `SBATCH_*` variables, without those that Slurm itself sets in a job.
 
     >>> from_environment({"SBATCH_ACCOUNT": "lab7", "SBATCH_TIMELIMIT": "90", "SBATCH_REQUEUE": "1"})
     {'account': 'lab7', 'time': '90', 'requeue': ''}
@@ -78,7 +78,7 @@ def from_environment(values: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _on_cpus(asked: Resources, small: Resources) -> Resources:
-    kept = {name: value for name, value in asked.directives.items() if name not in (*_GPUS, *PLACEMENT, *_SIZE)}
+def _on_cpus(request: Resources, small: Resources) -> Resources:
+    own = {name: value for name, value in request.directives.items() if name not in (*_GPUS, *PLACEMENT, *_SIZE)}
     where = {name: value for name, value in small.directives.items() if name in (*PLACEMENT, *_SIZE)}
-    return replace(asked, directives={**where, **kept}, node_gpus=0, sized_by=CPU_SCRIPT)
+    return replace(request, directives={**where, **own}, node_gpus=0, sized_by=CPU_SCRIPT)

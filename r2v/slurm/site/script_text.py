@@ -1,12 +1,12 @@
-"""Text of the scripts, whatever an editor left in them: a byte that is not UTF-8, a byte-order mark, CR LF.
+"""Text of the scripts, read and written byte for byte: bytes that are not UTF-8, a byte-order mark, CR LF.
 
     text = read_script(path)              # every byte is in it: one that is not UTF-8 as a lone surrogate
-    write_script(path, text)              # the same bytes again, but for what was changed
-    printable(text)                       # for what is printed or stored: such a byte is U+FFFD
+    write_script(path, text)              # unchanged text gives the same bytes
+    printable(text)                       # to print or store: such a byte becomes U+FFFD
     flaw_of(path)                         # None, or line, byte and the remedy
 
-sbatch takes a Latin-1 byte in a comment, and refuses a byte-order mark and CR LF. R2V reads all of them, so that no job
-of a chain ends for a script that was edited meanwhile, and says so where a person types a command.
+sbatch accepts a Latin-1 byte in a comment, and refuses a byte-order mark and CR LF. R2V reads all of them, so that no
+job of a chain fails for a script that was edited meanwhile, and reports them on commands that a person types.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from r2v.storage.paths import SCRIPTS
 
 BOM = "\ufeff"
 ENVIRONMENT = SCRIPTS / "env.sh"
-"""What every job sources first."""
+"""The script that every job sources first."""
 _RESTORE = "restore it, or copy that of R2V's release"
 
 
 def read_script(path: Path) -> str:
-    """The text of a script, line ends as they are. Raises InputError where there is none, or no text."""
+    """Return the text of a script, line ends unchanged. Raises InputError if it is missing or no text."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: a folder, a pipe or a device; {_RESTORE}")
@@ -48,7 +48,7 @@ def read_script(path: Path) -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Replace a script's text, or begin one; its mode stays. Raises EnvironmentFault when the disk refuses."""
+    """Write a script's text, keeping its mode. Raises EnvironmentFault if it cannot be written."""
     mode = path.stat().st_mode if path.exists() else None
     with replacing(path) as file:
         file.write(text.encode(errors="surrogateescape"))
@@ -57,33 +57,33 @@ def write_script(path: Path, text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with U+FFFD for bytes that are not UTF-8, which no message and no JSON can hold."""
+    """Return the text with U+FFFD for bytes that are not UTF-8, which messages and JSON cannot hold."""
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def script_lines(text: str) -> list[str]:
-    """The lines as sbatch and bash see them, each with its end: a form feed begins none."""
+    """Return the lines as sbatch and bash split them, each with its end: a form feed begins none."""
     return re.findall(r".*\n|.+", text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flaw:
-    """Bytes of a script, of env.sh or of the site profile that an editor left there, and the remedy."""
+    """Unwanted bytes in a script, in env.sh or in the site profile, and the remedy."""
 
     path: Path
     what: str
     remedy: str
     ends_jobs: bool = False
-    """True where no job of the project gets past it."""
+    """True if every job of the project fails at it."""
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The flaw in one line."""
         return f"{self.path}: {self.what}; mend it: {self.remedy}"
 
 
 def flaw_of(path: Path) -> Flaw | None:
-    """The flaw of a file, all that is wrong in one; None for a sound file. Raises InputError as `read_script` does."""
+    """Return all flaws of a file as one; None for a sound file. Raises InputError as `read_script` does."""
     text, quoted = read_script(path), shlex.quote(str(path))
     wrong, remedies = list[str](), list[str]()
     is_shell, is_environment = path.suffix == ".sh", path.name == ENVIRONMENT.name
@@ -99,22 +99,21 @@ def flaw_of(path: Path) -> Flaw | None:
         offset = len(text[: odd.start()].encode(errors="surrogateescape"))
         line = text.count("\n", 0, odd.start()) + 1
         wrong.append(f"line {line} has byte 0x{ord(odd[0]) - 0xDC00:02X}, at offset {offset}, which is not UTF-8")
-        mixed = re.search(r"[^\x00-\x7f\udc80-\udcff]", text.removeprefix(BOM))  # iconv would spoil what is UTF-8
+        mixed = re.search(r"[^\x00-\x7f\udc80-\udcff]", text.removeprefix(BOM))  # iconv would damage the UTF-8 in it
         remedies.append(f"retype line {line}" if mixed else _converted(path, "latin1"))
     ends_jobs = is_environment and "\r\n" in text
     return Flaw(path=path, what="; ".join(wrong), remedy="; ".join(remedies), ends_jobs=ends_jobs) if wrong else None
 
 
 def flaws(root: Path = Path()) -> list[Flaw]:
-    """The flaws of the scripts, of env.sh and of the site profile. Scripts that cannot be read are for whoever needs
-    them to refuse."""
+    """Return the flaws of the scripts, of env.sh and of the site profile."""
     paths = sorted(path for kind in ("*.sh", "*.yaml") for path in (root / SCRIPTS).glob(kind))
-    found = list[Flaw]()
+    damaged = list[Flaw]()
     for path in paths:
-        with suppress(InputError):
+        with suppress(InputError):  # the command that needs an unreadable script refuses it
             if (flaw := flaw_of(path)) is not None:
-                found.append(flaw)
-    return found
+                damaged.append(flaw)
+    return damaged
 
 
 def report(root: Path = Path()) -> None:
@@ -122,7 +121,7 @@ def report(root: Path = Path()) -> None:
     for flaw in flaws(root):
         if flaw.ends_jobs:
             raise UsageError(flaw.line)
-        logger.warning("%s", flaw.line)
+        logger.warning("script damaged: error=%s", flaw.line)
 
 
 def _converted(path: Path, encoding: str) -> str:

@@ -1,11 +1,11 @@
-"""The site profile: what a cluster wants of every job, in one YAML. The project's own is `scripts/slurm/site.yaml`.
+"""The site profile: a cluster's requirements of every job, in one YAML. The project's is `scripts/slurm/site.yaml`.
 
-    site = project_profile()                    # no site.yaml: nothing is added, nothing left out
+    site = project_profile()                    # without a site.yaml: nothing added, nothing removed
     shipped("nersc").gpu_jobs                   # {"constraint": "gpu"}
 
-A site.yaml names the shipped profile that it begins from (`base: nersc`) and says what differs: maps are merged key by
-key, and a key whose value is empty takes that directive out. `r2v cluster set profile=nersc` writes one, and what it
-says of directives and modules into the headers and `env.sh`; `r2v cluster set` alone does that again after an edit.
+A site.yaml names its shipped base (`base: nersc`) and the differences: maps are merged key by key, and a key without a
+value removes that directive. `r2v cluster set profile=nersc` writes one, and its directives and modules into the
+headers and `env.sh`; `r2v cluster set` alone does so again after an edit.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ from r2v.storage.paths import SCRIPTS
 SHIPPED = Path(__file__).parent / "profiles"
 """The profiles that come with R2V."""
 SITE = SCRIPTS / "site.yaml"
-"""The project's own."""
+"""The project's own profile."""
 NONE = "none"
 """The profile of a project without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteProfile:
-    """One site. The maps hold directives by their long names; one without a value is a flag, one that is null is taken
-    out of the headers."""
+    """The settings of one site. The maps hold directives by their long names; "" is a flag, None removes the directive
+    from the headers."""
 
     base: str = NONE
-    """The shipped profile that it begins from."""
+    """The shipped profile that it extends."""
     launch: str = ""
     """Words before the stage's Python, such as `apptainer exec --nv image.sif`; {root} is the checkout."""
     python: str = ""
-    """The Python behind `launch`, with R2V in it; empty: the one that runs the job."""
+    """The Python after `launch`, with R2V installed; empty: the one that runs the job."""
     all_jobs: Mapping[str, str | None] = field(default_factory=dict)
-    """Of every stage's job and every sentinel."""
+    """Directives of every stage's job and every sentinel."""
     gpu_jobs: Mapping[str, str | None] = field(default_factory=dict)
-    """Of jobs that ask for GPUs."""
+    """Directives of jobs with GPUs."""
     cpu_jobs: Mapping[str, str | None] = field(default_factory=dict)
-    """Of jobs that ask for none, sentinels among them."""
+    """Directives of jobs without GPUs, sentinels included."""
     sentinels: Mapping[str, str | None] = field(default_factory=dict)
-    """Of sentinels alone."""
+    """Directives of sentinels alone."""
     gpus: str = "gres=gpu:{kind}:{count}"
-    """The directive for GPUs; empty: none, where nodes are given whole."""
+    """The directive for GPUs; empty: none, for sites that allocate whole nodes."""
     cpu_only: bool = False
-    """True if no job asks for a GPU, whatever its header says."""
+    """True if no job requests a GPU, even if its header does."""
     max_time: str = ""
-    """The longest time limit; a stage that is cut off goes on from its checkpoint."""
+    """The longest time limit; an interrupted stage resumes from its checkpoint."""
     modules: tuple[str, ...] = ()
     """Lines of env.sh, such as `module load cuda/12.4`."""
     mail: str = ""
-    """Address that Slurm writes to where a sentinel could not heal a failure."""
+    """Address to which Slurm writes when a sentinel could not heal a failure."""
     webhook: str = ""
-    """Environment variable with a URL that is told the same, as JSON."""
+    """Environment variable with a URL that gets the same report as JSON."""
     kill_on_invalid_dep: bool = True
-    """True if a sentinel may be ended by --kill-on-invalid-dep; false: it starts after its stage, whatever that did."""
+    """True if --kill-on-invalid-dep may remove a sentinel; false: it starts after its stages in any case."""
     submit_host: str = ""
-    """Login node through which jobs of a chain speak to Slurm (ssh), where nodes may not; empty: nodes may."""
+    """Login node through which jobs call Slurm by ssh, if compute nodes may not; empty: they may."""
     arrays: bool = True
-    """True if jobs may be arrays, which helpers are."""
+    """True if job arrays are allowed, which helpers need."""
     max_gpu_hours: str = ""
     """GPU-hours that all chains of this checkout may use together; empty: no cap."""
 
     def directives(self, *, gpus: int) -> dict[str, str | None]:
-        """The directives that a job with so many GPUs is given, or loses (None)."""
+        """Return the directives set for a job with so many GPUs; None removes one."""
         return {**self.all_jobs, **(self.gpu_jobs if gpus else self.cpu_jobs)}
 
     def spelled_gpus(self, kind: str, count: int) -> tuple[str, str] | None:
-        """The directive, by name and value, for so many GPUs of a kind; None where none says it."""
+        """Return name and value of the directive for so many GPUs of a kind; None if the site uses none."""
         if not self.gpus or self.cpu_only:
             return None
         text = self.gpus.replace("{kind}:", f"{kind}:" if kind else "").replace("{count}", str(count))
@@ -86,7 +86,7 @@ class SiteProfile:
         return name, value
 
     def sentinel_directives(self, placement: Mapping[str, str]) -> dict[str, str]:
-        """All that a sentinel asks for, where jobs without GPUs run at this placement."""
+        """Return a sentinel's directives, given the placement of jobs without GPUs."""
         small = {"ntasks": "1", "cpus-per-task": "1", "mem": "1G", "time": "5"}
         mail = {"mail-user": self.mail, "mail-type": "FAIL"} if self.mail else {}
         end = {"kill-on-invalid-dep": "yes"} if self.kill_on_invalid_dep else {}
@@ -96,7 +96,7 @@ class SiteProfile:
         return {name: value for name, value in merged.items() if value is not None}
 
     def stage_command(self, words: list[str], root: Path) -> list[str] | None:
-        """The command line of a stage behind `launch`; None where it is started as it is."""
+        """Return the command line of a stage under `launch`; None without a launcher."""
         if not self.launch:
             return None
         launch = shlex.split(self.launch.replace("{root}", str(root.resolve())))
@@ -104,9 +104,9 @@ class SiteProfile:
 
     @property
     def mark(self) -> str:
-        """The hash that tells two profiles apart whose headers or env.sh differ."""
-        kept = {name: asdict(self)[name] for name in _WRITTEN}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+        """Hash of the fields that are written into headers and env.sh."""
+        fields = {name: asdict(self)[name] for name in _WRITTEN}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
 
 
 _WRITTEN = ("all_jobs", "gpu_jobs", "cpu_jobs", "gpus", "cpu_only", "max_time", "modules", "arrays")
@@ -115,12 +115,12 @@ _KINDS = {dict: "a map of directives", bool: "true or false", str: "text", tuple
 
 
 def names() -> list[str]:
-    """The shipped profiles; the commented template aside."""
+    """Return the names of the shipped profiles, without the commented template."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml") if path.stem != "template")
 
 
 def shipped(name: str) -> SiteProfile:
-    """A profile that comes with R2V. Raises UsageError with the nearest where there is none of this name."""
+    """Return a shipped profile. Raises UsageError with the nearest name for an unknown one."""
     if name == NONE:
         return SiteProfile()
     if name not in names():
@@ -129,7 +129,7 @@ def shipped(name: str) -> SiteProfile:
 
 
 def project_profile(root: Path = Path()) -> SiteProfile:
-    """The project's own profile. Raises InputError, naming the file, where it cannot be one."""
+    """Return the project's profile. Raises InputError naming the file if it is invalid."""
     path = root / SITE
     return _read(path) if path.exists() else SiteProfile()
 
@@ -170,7 +170,7 @@ def _base(document: Document, given: dict[str, Any]) -> SiteProfile:
 
 
 def _directive(written: Any) -> str | None:
-    """A directive's text as sbatch is given it; `true` makes a flag, and one without a value is taken out."""
+    """Return a directive's text for sbatch: `true` is a flag (""), no value or `false` removes it (None)."""
     value = plain(written)
     if value is None or isinstance(value, bool):
         return "" if value else None

@@ -1,15 +1,15 @@
-"""Headers as a site wants them: the profile's directives in every script, its modules in env.sh; undone without trace.
+"""The site profile written into files: its directives in every header, its modules in env.sh; undone without trace.
 
-    #SBATCH --constraint=gpu  # site            was added
-    ## site: #SBATCH --gres=gpu:a100:2          was taken out
-    # >>> site nersc 1a2b3c4d                   the lines in env.sh, to the next # <<< site
+    #SBATCH --constraint=gpu  # site            an added line
+    ## site: #SBATCH --gres=gpu:a100:2          a removed line
+    # >>> site nersc 1a2b3c4d                   the block in env.sh, to the next # <<< site
 
     set_words(["profile=nersc", "account=m1234"])   # `r2v cluster set`: a profile, then a directive of every header
     set_words(["train_policy.mem=120G"])            # of one script
     set_words([])                                   # scripts/slurm/site.yaml again, after an edit
 
-Both doors read the same headers, so `sbatch scripts/slurm/...` and `run_all` ask the same. A header is put back as it
-was before it is written, so that writing twice changes nothing and another profile begins from the shipped one.
+`sbatch scripts/slurm/...` and `run_all` read the same headers. A header is restored before it is written, so that
+writing twice changes nothing and another profile starts from the shipped header.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _BLOCK = re.compile(r"# >>> site (\S+) (\w+)\r?\n.*?# <<< site\r?\n", re.S)
 
 
 def set_words(words: Sequence[str], root: Path = Path(), *, takes: Callable[[str, str], bool]) -> list[Path]:
-    """Do as KEY=VALUE words say; returns the files that changed. `takes` is true of a directive and its value that the
-    cluster's sbatch knows (`r2v.slurm.client.client.takes_option`). Raises UsageError before any is touched, but for a
-    profile that then meets a directive which cannot be."""
+    """Apply KEY=VALUE words; returns the changed files. `takes(directive, value)` is True if the cluster's sbatch knows
+    the directive (`r2v.slurm.client.client.takes_option`). Raises UsageError before a change, except for a directive
+    that conflicts with the profile just written."""
     pairs = {key: value for key, equals, value in (word.partition("=") for word in words) if equals}
     if len(pairs) < len(words):
         raise UsageError(f"cluster set wants KEY=VALUE, each once; keys profile, {', '.join(headers.SETTABLE)}")
@@ -49,8 +49,8 @@ def set_words(words: Sequence[str], root: Path = Path(), *, takes: Callable[[str
 
 
 def choose(name: str, root: Path = Path()) -> list[Path]:
-    """Begin the project's site.yaml from a shipped profile, and write it into the headers; returns what changed. Raises
-    UsageError for a name that is none, and where another site.yaml would be lost."""
+    """Make the project's site.yaml from a shipped profile and write it into the headers; returns the changed files.
+    Raises UsageError for an unknown name, or if an edited site.yaml would be lost."""
     shipped(name)
     path = root / SITE
     if path.exists() and project_profile(root).base == name:
@@ -82,11 +82,11 @@ def write(root: Path = Path()) -> list[Path]:
 
 
 def require_written(root: Path = Path()) -> SiteProfile:
-    """The project's profile. Raises UsageError where the headers are not as it says."""
+    """Return the project's profile. Raises UsageError if it is not written into the headers."""
     site = project_profile(root)
     path = root / ENVIRONMENT
     match = _BLOCK.search(read_script(path)) if path.exists() else None
-    written = match[2] if match else SiteProfile().mark  # one that says nothing leaves no block
+    written = match[2] if match else SiteProfile().mark  # an empty profile leaves no block
     if (root / SITE).exists() and path.exists() and written != site.mark:
         raise UsageError(f"{SITE} has changed since it was written into the headers; type r2v cluster set")
     return site
@@ -109,35 +109,38 @@ def _environment(text: str, site: SiteProfile) -> str:
 
 
 def _written(text: str, path: Path, site: SiteProfile) -> str:
-    """A script as the site wants its header."""
+    """Return a script with the site's header."""
     lines = [line.removeprefix(_REMOVED) for line in script_lines(text) if not line.rstrip("\n").endswith(_ADDED)]
     bare = "".join(lines)
-    asked = headers.parsed(path, bare)
+    request = headers.parsed(path, bare)
     if site == SiteProfile():
         return bare
-    wanted, known = site.directives(gpus=0 if site.cpu_only else asked.gpus), set[str]()
+    site_directives, present = site.directives(gpus=0 if site.cpu_only else request.gpus), set[str]()
     done: list[str] = []
     for line in lines:
         options = headers.options_of(path, line)
-        known |= set(options or ())
-        after = None if options is None else _options(options, site, wanted)
+        present |= set(options or ())
+        after = None if options is None else _options(options, site, site_directives)
         done += [line] if after == options else [_REMOVED + line, *_lines(line, after or {})]
     last = max((at for at, line in enumerate(done) if line.startswith(("#SBATCH", f"{_REMOVED}#SBATCH"))), default=0)
-    added = {name: value for name, value in wanted.items() if value is not None and name not in known}
-    whole = [f"#R2V any --node-gpus={asked.gpus}{_ADDED}\n"] if asked.gpus and not (site.gpus or site.cpu_only) else []
+    added = {name: value for name, value in site_directives.items() if value is not None and name not in present}
+    # Without a directive for GPUs, R2V still has to know how many a node holds.
+    unnamed = request.gpus and not (site.gpus or site.cpu_only)
+    whole = [f"#R2V any --node-gpus={request.gpus}{_ADDED}\n"] if unnamed else []
     return "".join([*done[: last + 1], *_lines("#SBATCH", added), *whole, *done[last + 1 :]])
 
 
-def _options(options: dict[str, str], site: SiteProfile, wanted: dict[str, str | None]) -> dict[str, str]:
-    """The options of one line of a header, as the site wants them."""
+def _options(options: dict[str, str], site: SiteProfile, site_directives: dict[str, str | None]) -> dict[str, str]:
+    """Return the options of one header line with the site's changes."""
     after: dict[str, str] = {}
     for name, value in options.items():
-        if name in wanted:
-            if (site_value := wanted[name]) is not None:
+        if name in site_directives:
+            if (site_value := site_directives[name]) is not None:
                 after[name] = site_value
         elif name in _GPUS and (name != "gres" or gpu_count(value)):
             counted = value if name == "gres" else f"gpu:{value}"
-            after |= dict([one] if (one := site.spelled_gpus(gpu_kind({name: value}), gpu_count(counted))) else [])
+            directive = site.spelled_gpus(gpu_kind({name: value}), gpu_count(counted))
+            after |= dict([directive] if directive else [])
         elif name == "time" and 0 < minutes(site.max_time) < (minutes(value) or 10**9):
             after[name] = site.max_time
         elif name != headers.HELPERS or site.arrays:
@@ -146,7 +149,7 @@ def _options(options: dict[str, str], site: SiteProfile, wanted: dict[str, str |
 
 
 def _lines(like: str, options: dict[str, str]) -> list[str]:
-    """A line of a header for each option, for the job that `like` is for."""
+    """Return a header line for each option, for the same job as the line `like`."""
     head = re.match(r"#SBATCH|#R2V\s+\w+", like)
     assert head is not None
     return [f"{head[0]} {option}{_ADDED}\n" for option in Resources(directives=options).sbatch_args()]

@@ -1,1 +1,1 @@
-"""Views of a chain: status, logs, costs, explanations, for people and for programs."""
+"""Views of a chain: status, logs, costs and explanations, as text and as JSON."""

@@ -1,10 +1,10 @@
-"""The status of whole chains, from which every view reads: the state of each job, and what could not be found out.
+"""The status of whole chains, on which all views rest: the state of each job, and warnings.
 
-    sources = settled(["desk_noisy"])          # brought in line first, where it was not; one that is costs no call
+    sources = settled(["desk_noisy"])          # reconciles the chain first if it is out of line
     status = statuses(sources)[0]              # status.jobs, status.banners, status.exit_code
 
-Exit code 0: all is done. 1: something failed, was cancelled or was never submitted, and no healing is under way.
-10: active. 5: the queue could not be asked.
+Exit code 0: all is done. 1: a job failed, was cancelled or was never submitted, and no healing is under way.
+10: active. 5: squeue did not answer.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from r2v.storage.lease import holder
 FINISHED = frozenset(("done", "up to date"))
 BROKEN = frozenset(("failed", "stuck", "cancelled", "not submitted"))
 ACTIVE = 10
-"""The exit code of a chain of which something is active."""
+"""The exit code of a chain with active jobs."""
 LOOKS = 3
-"""Looks at a chain that another process is changing: the queue's answer may be older than its files."""
+"""Attempts to settle a chain that another process is changing: the queue's answer may be older than its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainStatus:
-    """The state of a chain: its jobs in order, and warnings about what could not be found out."""
+    """The state of a chain: its jobs in order, and warnings."""
 
     files: ChainFiles
     slurm: SlurmSnapshot
     jobs: list[JobStatus]
     banners: list[str]
     attendant: str = ""
-    """The process that is changing the chain now, where that is not yet as it should be."""
+    """The process that holds the chain's lease while a part of it is still to be reconciled; "" for none."""
 
     @property
     def chain(self) -> Chain:
@@ -53,17 +53,17 @@ class ChainStatus:
 
     @property
     def own_jobs(self) -> dict[str, JobStatus]:
-        """By name: the jobs of the chain, those aside that an sbatch line submitted."""
+        """By name: the chain's jobs, without those submitted by sbatch directly."""
         return {job.job: job for job in self.jobs if not job.by_hand}
 
     @property
     def counts(self) -> str:
-        """The jobs by state, in words: `2 done, 1 running`."""
+        """Number of jobs by state, as text: `2 done, 1 running`."""
         return ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in self.jobs).items())
 
     @property
     def exit_code(self) -> int:
-        """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
+        """0 done, 1 broken for good, 10 active, 5 unknown."""
         states = {job.state for job in self.own_jobs.values()} or {job.state for job in self.jobs}
         broken = {"failed", "stuck", "cancelled"} if self.attendant else BROKEN | {"blocked"}
         if states & broken:
@@ -74,18 +74,18 @@ class ChainStatus:
 
 
 def overall(codes: Iterable[int]) -> int:
-    """The exit code of several chains together: the worst first."""
+    """Return the exit code of several chains together: the worst counts."""
     present = set(codes)
     return next((code for code in (1, EnvironmentFault.exit_code, ACTIVE) if code in present), 0)
 
 
 def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
-    """The status of every chain that these sources show."""
+    """Return the status of every shown chain."""
     return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
 
 
 def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[str, ChainFiles]) -> ChainStatus:
-    """The status of one chain; of a stage that one of the `others` makes, what stands there."""
+    """Return the status of one chain; a shared stage has the state of its owner among the `others`."""
     chain = files.chain
     jobs = {
         name: _of_owner(name, job, others, slurm) if job.is_shared else _of(name, job, files, slurm)
@@ -113,28 +113,28 @@ def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[st
     return ChainStatus(files=files, slurm=slurm, jobs=[*jobs.values(), *by_hand], attendant=attendant, banners=banners)
 
 
-def settled(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> ViewSources:
-    """The sources of these chains, gathered once more where a chain was out of line and has been looked after."""
+def settled(chain_names: Sequence[str], root: Path = Path(), *, costs: bool = False) -> ViewSources:
+    """Return the sources of these chains, gathered again after chains that were out of line are reconciled."""
     for _ in range(LOOKS):
-        sources = gather(wanted, root, costs=costs)
+        sources = gather(chain_names, root, costs=costs)
         due = [status.chain for status in statuses(sources, root) if _out_of_line(status, root)]
         if not due:
             return sources
         if not [chain for chain in due if try_reconcile(root, chain.name)]:
             break
-    return gather(wanted, root, costs=costs)
+    return gather(chain_names, root, costs=costs)
 
 
 def _out_of_line(status: ChainStatus, root: Path) -> bool:
-    """True if a chain differs from what it should be, as far as files and the queue tell."""
+    """True if a chain needs reconciling, by its files and the queue."""
     chain, queue = status.chain, status.slurm.queue
     if queue is None or not chain.jobs or not chain.is_mine:
         return False
-    strangers = {row.id for row in client.of_chain(queue.values(), chain.name, root)} - chain.slurm_ids
+    unrecorded = {row.id for row in client.of_chain(queue.values(), chain.name, root)} - chain.slurm_ids
     unanswered = any(job.unanswered and not job.owner for job in status.jobs)
     ended = FINISHED | {"not submitted", "failed"}
     return bool(
-        strangers
+        unrecorded
         or (unanswered and not chain.cancelled)
         or any(job.state in ("blocked", "healing") and job.never for job in status.jobs)
         or any(entry.planned for entry in chain.jobs.values())
@@ -143,8 +143,8 @@ def _out_of_line(status: ChainStatus, root: Path) -> bool:
 
 
 def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attendant: str) -> JobStatus:
-    """A job that waits for others, with what it waits for; blocked where that cannot come. The jobs before it have
-    been looked at."""
+    """Return the status of a pending job with its unfinished needs; blocked if one is broken. `jobs` holds the final
+    states of those before it."""
     needs = [need for need in chain.jobs[job.job].needs if need in jobs]
     if broken := [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]:
         return replace(job, state="blocked", words=f"keeps its place until {', '.join(broken)} can go on")
@@ -157,27 +157,27 @@ def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attend
 
 
 def _edited(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> list[str]:
-    """A line on the headers that were edited since the jobs that wait were submitted."""
+    """Return a line on headers edited since pending jobs were submitted; [] for none."""
     waiting = [job.job for job in jobs if job.state in ("queued", "waiting", "stuck", "blocked") and not job.owner]
     edits = []
     if waiting and chain.is_mine:
-        with suppress(R2VError):  # what is wrong with a header or the configuration, the command that submits says
+        with suppress(R2VError):  # the submitting command reports a bad header or configuration
             config = load(chains.folder(root, chain.name) / "config.yaml")
             for name in waiting:
-                latest, asked = chain.jobs[name].latest, next_request(root, chain, name, config)
-                if latest is not None and (found := changes(latest.resources, asked.directives)):
-                    edits.append(f"{name} {', '.join(found)}")
+                latest, request = chain.jobs[name].latest, next_request(root, chain, name, config)
+                if latest is not None and (changed := changes(latest.resources, request.directives)):
+                    edits.append(f"{name} {', '.join(changed)}")
     take = f"the jobs that wait take them by `r2v resume {chain.name}`"
     return [f"headers were edited since: {'; '.join(edits)}; {take}"] if edits else []
 
 
 def _banners(chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str) -> list[str]:
-    """The warnings of a status: what could not be asked, and what stops the whole chain."""
+    """Return the warnings of a status: sources that did not answer, and reasons that stop the whole chain."""
     lines = [] if chain.is_mine else [f"{chain.user}'s chain: it can be looked at, not changed"]
     if (chains.folder(root, chain.name) / "config.yaml").exists():
         try:
             require_configuration(root, chain)
-        except InputError as error:
+        except InputError as error:  # its jobs would refuse to start
             lines.append(str(error))
     if slurm.queue_down:
         lines.append(f"the queue could not be asked: {slurm.queue_down}")
@@ -196,7 +196,7 @@ def _banners(chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root
 
 
 def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
-    """The process that is changing a chain now in which something is still to be done; "" for none."""
+    """Return the holder of a chain's lease if a part of the chain is still to be reconciled; "" for none."""
     undone = any(
         job.state == "not submitted" or job.unanswered and not job.owner or job.state == "waiting" and job.never
         for job in jobs
@@ -207,7 +207,7 @@ def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
 
 
 def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
-    """By job: how many helpers beside it are in the queue, by their state."""
+    """Return by job the number of its queued helpers, by Slurm's state."""
     counts: dict[str, Counter[str]] = {}
     for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
         counts.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
@@ -215,7 +215,7 @@ def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[s
 
 
 def _of_owner(name: str, job: ChainJob, others: Mapping[str, ChainFiles], slurm: SlurmSnapshot) -> JobStatus:
-    """The state of a job that another chain makes."""
+    """Return the status of a job that another chain makes."""
     owner = others.get(job.owner)
     theirs = owner.chain.jobs.get(name) if owner is not None else None
     if owner is None or theirs is None or theirs.owner:
@@ -225,7 +225,7 @@ def _of_owner(name: str, job: ChainJob, others: Mapping[str, ChainFiles], slurm:
 
 
 def _of(name: str, job: ChainJob, files: ChainFiles, slurm: SlurmSnapshot) -> JobStatus:
-    """The state of a job by its latest attempt, and by what is planned."""
+    """Return the status of a job by its planned or latest attempt."""
     last = job.latest
     if job.planned is not None:
         why = last.failure.action if last and last.failure else "to be submitted"
@@ -234,13 +234,13 @@ def _of(name: str, job: ChainJob, files: ChainFiles, slurm: SlurmSnapshot) -> Jo
     if last is None:
         return JobStatus(job=name, state="up to date" if job.skipped else "not submitted", words=job.skipped or "")
     status = job_status(name, last, files.records[last.id], slurm, len(job.attempts))
-    if job.skipped and status.state != "done":  # made since, outside of this chain
+    if job.skipped and status.state != "done":  # published since by another chain or process
         return JobStatus(job=name, state="up to date", words=job.skipped)
     return _after_healing(status, last, slurm) if status.state == "failed" else status
 
 
 def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> JobStatus:
-    """A failed attempt, with what its sentinel does, or did, about it."""
+    """Return the status of a failed attempt with the present or past action of its sentinel."""
     sentinel = (slurm.queue or {}).get(last.sentinel or "")
     if sentinel is not None:
         doing = "is at work" if sentinel.state == "RUNNING" else "comes next"

@@ -1,8 +1,7 @@
-"""The cost of a chain: GPU- and CPU-hours of every start of every attempt, as Slurm accounts them (AllocTRES x
-ElapsedRaw), and the dollars that its journals were billed.
+"""The cost of a chain: GPU- and CPU-hours of every start by Slurm's accounting (AllocTRES x ElapsedRaw), and the
+dollars billed to its journals.
 
-Wasted are the starts that did not end COMPLETED. Part of their work may survive in a checkpoint that the next one
-went on from; that is not counted in their favour.
+Starts that did not end COMPLETED count as wasted, even if the next start resumed from their checkpoint.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from r2v.slurm.views.humanize import paid
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptCost:
-    """One attempt: how often Slurm started it, wall-clock, GPU- and CPU-hours, and the GPU-hours of starts that
-    failed."""
+    """One attempt: number of starts, wall-clock, GPU- and CPU-hours, and the GPU-hours of failed starts."""
 
     job: str
     attempt: int
@@ -34,17 +32,17 @@ class AttemptCost:
     wasted: float
     state: str
     memory_used: int | None = None
-    """Bytes of its largest start, as Slurm measured them."""
+    """Peak bytes of its largest start, as measured by Slurm."""
     memory_asked: int | None = None
     longest_hours: float = 0.0
-    """Of its longest start; `hours_asked` is the time limit of each."""
+    """Hours of its longest start; `hours_asked` is the time limit."""
     hours_asked: float | None = None
 
 
 def attempt_costs(status: ChainStatus) -> list[AttemptCost]:
-    """Every attempt of a chain whose sources were gathered with their costs: those under earlier configurations too,
-    every job submitted by hand and every array of helpers, in order. Raises EnvironmentFault where accounting is down:
-    only it knows what was allotted."""
+    """Return the cost of every attempt of a chain, earlier configurations, directly submitted jobs and helper arrays
+    included, in order; its sources must be gathered with `costs`. Raises EnvironmentFault if accounting is down: only
+    it knows the allocations."""
     rows = status.slurm.accounting.jobs
     if status.slurm.accounting.down is not None:
         raise EnvironmentFault(
@@ -55,7 +53,7 @@ def attempt_costs(status: ChainStatus) -> list[AttemptCost]:
         limit = Resources(directives=attempt.resources).time_minutes
         own.append(_of(job, number, attempt.id, rows.get(attempt.id, []), limit))
         for array in status.files.records[attempt.id].helpers:
-            starts = [row for id_, known in rows.items() if id_.partition("_")[0] == array for row in known]
+            starts = [row for id_, tasks in rows.items() if id_.partition("_")[0] == array for row in tasks]
             helping.append(_of(f"{job} helpers", number, array, starts))
     return own + helping
 
@@ -79,15 +77,15 @@ def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int
     )
 
 
-def _used(used: float | None, asked: float | None, unit: str, scale: float = 1.0) -> str:
-    """The used part of what an attempt asked for: "1.2 of 48.0 GB"."""
-    if not used or not asked:
+def _used(used: float | None, requested: float | None, unit: str, scale: float = 1.0) -> str:
+    """Return used and requested amount of an attempt: "1.2 of 48.0 GB"; "" if unknown."""
+    if not used or not requested:
         return ""
-    return f"{used / scale:.1f} of {asked / scale:.1f} {unit}"
+    return f"{used / scale:.1f} of {requested / scale:.1f} {unit}"
 
 
 def lines(name: str, costs: Sequence[AttemptCost], usd: float) -> list[str]:
-    """The lines of `r2v cost` about one chain. usd: billed to its journals."""
+    """Return the lines of `r2v cost` about one chain. usd: dollars billed to its journals."""
     cpu_hours = sum(cost.cpu_hours for cost in costs)
     total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
@@ -111,7 +109,7 @@ def lines(name: str, costs: Sequence[AttemptCost], usd: float) -> list[str]:
 
 
 def as_json(name: str, costs: Sequence[AttemptCost], usd: float) -> dict[str, Any]:
-    """The costs as JSON."""
+    """Return the costs as JSON."""
     return {
         "name": name,
         "gpu_hours": sum(cost.gpu_hours for cost in costs),

@@ -1,7 +1,5 @@
-"""`r2v explain`: what broke, in one screen.
-
-The job, its kind of failure, the line that tells it best, what healing did about it, which jobs it blocks, and the one
-command to go on with.
+"""`r2v explain`: a chain's failure in one screen: the job, its kind of failure and best line, healing's actions, the
+blocked jobs, and the command to resume with.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from r2v.slurm.views.states import JobStatus
 from r2v.storage.paths import SCRIPTS
 
 VAGUE: tuple[FailureKind, ...] = ("bug", "killed", "unknown", "host_oom")
-"""Kinds whose line says less than the log does."""
+"""Kinds whose line is less precise than the log."""
 
 
 def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) -> list[str]:
-    """The lines for one job, or for the first of the chain that broke; where none did, what was healed."""
+    """Return the lines for one job, or for the first broken one; if none is, the failures that were healed."""
     chain = status.chain
     if job:
         chosen = [entry for entry in status.jobs if entry.job == job]
@@ -54,7 +52,7 @@ def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) ->
 
 
 def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, list[tuple[str, list[str]]]]:
-    """The failed job in a line, and all that is known of it, by label."""
+    """Return the failed job in a line, and the sections of its screen by label."""
     chain, record = status.chain, status.files.records.get(failed.id)
     job = chain.jobs.get(failed.job)
     kind = f": {failed.kind}" if failed.kind not in (None, failed.state) else ""
@@ -62,7 +60,7 @@ def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, li
     blocked = [other.job for other in status.jobs if other.state == "blocked" and other.job in behind]
     try:
         log = [str(logs.path_of(root, failed.id))] if failed.id else []
-    except InputError:
+    except InputError:  # a job that never began has no log
         log = ["none: it never began, or wrote to another folder"]
     return f"{failed.job} {failed.state}{kind}", [
         ("what", [_what(failed, record, job)]),
@@ -77,17 +75,17 @@ def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, li
 
 
 def _what(failed: JobStatus, record: JobRecord | None, job: ChainJob | None) -> str:
-    """The line that tells the failure best."""
+    """Return the most precise line on the failure."""
     last = job.latest if job else None
     answer = last.failure if last is not None and failed.id == last.id else None
     recorded = str((record.exit or {}).get("line") or "") if record else ""
     words = failed.words.removeprefix(f"{failed.kind}:").strip(" ;") if answer is None else answer.line
-    told = (answer.line if answer else "") or recorded or words
-    return told or f"neither its record nor Slurm says more than: {failed.kind or failed.state}"
+    line = (answer.line if answer else "") or recorded or words
+    return line or f"neither its record nor Slurm says more than: {failed.kind or failed.state}"
 
 
 def _from_log(failed: JobStatus, root: Path) -> list[str]:
-    """The end of the first traceback since the job last started, where the kind alone says little."""
+    """Return the end of the first traceback since the job's last start, for kinds in `VAGUE`."""
     if failed.kind not in VAGUE or not failed.id:
         return []
     text = "".join(map(end_of, logs.log_paths(root, failed.id)[-1:]))
@@ -116,7 +114,7 @@ def _memory(failed: JobStatus, job: ChainJob | None) -> list[str]:
 
 
 def _healing(job: ChainJob, name: str = "") -> list[str]:
-    """Attempt by attempt: how it failed, and what was done about it."""
+    """Return a line for each failed attempt, with healing's action."""
     return [
         f"{name + ' ' if name else ''}attempt {number} ({attempt.id}): {attempt.failure.kind}, "
         f"{attempt.failure.line}; {attempt.failure.action}"
@@ -126,45 +124,48 @@ def _healing(job: ChainJob, name: str = "") -> list[str]:
 
 
 def _remedy(failed: JobStatus, status: ChainStatus, root: Path) -> list[str]:
-    """The command to go on with, in a line or two."""
+    """Return the command to resume with, in a line or two."""
     chain, jobs = status.chain, list(status.own_jobs.values())
     if failed.owner:
         return [f"r2v explain {failed.owner} {failed.job}, which makes it for this chain too"]
     if failed.by_hand:
         return ["mend what the line names, then the same sbatch line again"]
-    before = [one for one in jobs[: [one.job for one in jobs].index(failed.job)] if one.state not in FINISHED]
+    position = [job.job for job in jobs].index(failed.job)
+    before = [job for job in jobs[:position] if job.state not in FINISHED]
     resume = f"r2v resume {chain.name}" + ("" if before else f" --from {failed.job}")
     if failed.state == "not submitted":
         return [f"r2v resume {chain.name}"]
-    config, asked = None, None
-    with suppress(R2VError):  # damaged, or gone: the status says so
+    config, request = None, None
+    with suppress(R2VError):  # damaged or missing: a banner reports it
         overrides = latest.overrides if (latest := chain.jobs[failed.job].latest) else ()
         config = load(folder(root, chain.name) / "config.yaml", overrides)
-        asked = next_request(root, chain, failed.job, config)
+        request = next_request(root, chain, failed.job, config)
     if failed.state == "stuck":
         own = chain.jobs[failed.job].script
-        scripts = " or ".join(dict.fromkeys(str(SCRIPTS / name) for name in (asked.sized_by if asked else own, own)))
+        scripts = " or ".join(
+            dict.fromkeys(str(SCRIPTS / name) for name in (request.sized_by if request else own, own))
+        )
         return [f"mend what the reason names in the header of {scripts} (r2v doctor tells more), then: {resume}"]
     if failed.kind == "cuda_oom" and config is not None:
-        # one row, the effective batch as it was; where it is that already, 4-bit weights
+        # One row with the same effective batch; if it is one already, 4-bit weights.
         smaller = smaller_batches(config, failed.job, smallest=True) or ("policy.load_in_4bit=true",)
         return [f"{resume} --overrides {' '.join(smaller)}"]
-    if failed.kind in ("host_oom", "timeout", "interrupted") and asked is not None:
-        return _larger(failed, chain.jobs[failed.job], asked, resume)
+    if failed.kind in ("host_oom", "timeout", "interrupted") and request is not None:
+        return _larger(failed, chain.jobs[failed.job], request, resume)
     return [REMEDIES[kind_named(failed.kind) or "unknown"].format(resume=resume)]
 
 
-def _larger(failed: JobStatus, job: ChainJob, asked: Resources, resume: str) -> list[str]:
-    """The command that gives a job more of what it ran out of, by the header that rules it, unless that, or a size that
-    healing found, says so already."""
+def _larger(failed: JobStatus, job: ChainJob, request: Resources, resume: str) -> list[str]:
+    """Return the command that raises the memory or time that a job ran out of, in the header that sets it; only the
+    resume command if the header, or a size learned by healing, is raised already."""
     had = dict(job.latest.resources) if job.latest else {}
     keys = MEMORY if failed.kind == "host_oom" else ("time",)
     key = next((name for name in keys if name in had), keys[0])
-    script = command_of(asked.sized_by if failed.kind == "host_oom" else job.script)
-    if (now := asked.directives.get(key)) and now != had.get(key):
+    script = command_of(request.sized_by if failed.kind == "host_oom" else job.script)
+    if (now := request.directives.get(key)) and now != had.get(key):
         return [resume, f"it asks for {key}={now} then; for another size, first: r2v cluster set {script}.{key}=SIZE"]
     text = had.get(key, "")
     more = str(by_half(minutes(text))) if key == "time" else megabytes(by_half(memory(text) or 0))
     failure = job.latest.failure if job.latest else None
-    place = f"{script}.partition=NAME " if failure and NO_MORE in failure.action else ""
-    return [f"r2v cluster set {place}{script}.{key}={more if text else 'SIZE'} && {resume}"]
+    partition = f"{script}.partition=NAME " if failure and NO_MORE in failure.action else ""
+    return [f"r2v cluster set {partition}{script}.{key}={more if text else 'SIZE'} && {resume}"]

@@ -1,4 +1,4 @@
-"""The dependency graph of a chain, with the state of each job: as text, for Mermaid, or as JSON."""
+"""The dependency graph of a chain with the state of each job: as text, Mermaid or JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLOURS = {
 
 
 def edges(chain: Chain) -> list[tuple[str, str]]:
-    """(parent, child) of every dependency, in the chain's order."""
+    """Return (parent, child) of every dependency, in the chain's order."""
     return [(need, name) for name, job in chain.jobs.items() for need in job.needs if need in chain.jobs]
 
 
 def as_json(status: ChainStatus) -> dict[str, Any]:
-    """Nodes and edges. The ids of an edge whose parent has not ended are those of squeue's `%E`."""
+    """Return nodes and edges. Ids of an edge whose parent has not ended are those of squeue's `%E`."""
     jobs = status.own_jobs
     return {
         "name": status.chain.name,
@@ -39,7 +39,7 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
 
 
 def ascii_lines(status: ChainStatus) -> list[str]:
-    """One job a line, further in the more jobs stand in a row before it."""
+    """Return one line per job, indented by its depth."""
     chain, depth = status.chain, _depths(status.chain)
     rows = [
         (
@@ -54,7 +54,7 @@ def ascii_lines(status: ChainStatus) -> list[str]:
 
 
 def mermaid_lines(status: ChainStatus) -> list[str]:
-    """A flowchart as Markdown renderers draw it."""
+    """Return a Mermaid flowchart."""
     jobs = status.own_jobs
     nodes = [f'  {name}["{name}<br/>{job.state}{" " + job.id if job.id else ""}"]' for name, job in jobs.items()]
     arrows = [f"  {parent} --> {child}" for parent, child in edges(status.chain)]
@@ -63,7 +63,7 @@ def mermaid_lines(status: ChainStatus) -> list[str]:
 
 
 def _depths(chain: Chain) -> Mapping[str, int]:
-    """By job: the length of the longest row of jobs before it."""
+    """Return by job the length of the longest path to it."""
     depths: dict[str, int] = {}
     for name, job in chain.jobs.items():
         depths[name] = 1 + max((depths[need] for need in job.needs if need in depths), default=-1)

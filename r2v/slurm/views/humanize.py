@@ -1,4 +1,4 @@
-"""Humanized values: why a job waits, sizes and times as a person reads them."""
+"""Humanized values: reasons of pending jobs, sizes and times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REASONS = {
 
 
 def reason_text(reason: str, job_id: str = "") -> str:
-    """A reason of squeue in plain words, with Slurm's own word in brackets where a limit of the site is behind it.
+    """Return a reason of squeue in plain words, with Slurm's own word in brackets for a limit of the site.
 
     >>> reason_text("QOSMaxGRESPerUser")
     "a limit of your QOS is reached (QOSMaxGRESPerUser)"
@@ -44,22 +44,22 @@ def reason_text(reason: str, job_id: str = "") -> str:
     bare = reason.split(",")[0].strip("() ").replace("_", " ")
     if bare in _REASONS:
         return _REASONS[bare].format(id=job_id)
-    for stem, whose in (("QOS", "your QOS"), ("Assoc", "your account"), ("MaxJobsPer", "your account")):
+    for stem, limited in (("QOS", "your QOS"), ("Assoc", "your account"), ("MaxJobsPer", "your account")):
         if bare.startswith(stem):
-            return f"a limit of {whose} is reached ({bare})"
+            return f"a limit of {limited} is reached ({bare})"
     return f"Slurm says {bare}"
 
 
 def size(count: int) -> str:
-    """A size given in bytes: 610 MB, 12.1 GB (powers of 1024)."""
+    """Return bytes as text: 610 MB, 12.1 GB (powers of 1024)."""
     return f"{count / 2**20:.0f} MB" if count < 2**30 else f"{count / 2**30:.1f} GB"
 
 
 def paid(usd: float) -> str:
-    """Dollars that providers were paid or may have been, which list prices are no part of."""
+    """Return the dollars billed by providers, unconfirmed requests included, as text."""
     return f"${usd:,.4f} paid" if usd else "nothing paid"
 
 
 def clock(text: str) -> str:
-    """A time as Slurm or a record writes it, to the minute."""
+    """Return a time of Slurm or of a record, to the minute."""
     return text.replace("T", " ")[:16]

@@ -1,4 +1,4 @@
-"""Local runs as `r2v status`, `logs` and `cost` show them, beside the chains of Slurm.
+"""Local runs in `r2v status`, `logs` and `cost`, listed with the chains of Slurm.
 
 lines(root, run)          # mrp (this machine): running, stage 3 of 10
 cost_lines(run)
@@ -21,7 +21,7 @@ DONE, FAILED, ACTIVE = 0, 1, 10
 
 
 def state(root: Path, run: LocalRun) -> tuple[str, int]:
-    """Return the state of a run in a word, and the exit code that `r2v status` has for it."""
+    """Return the state of a run in a word, and its exit code in `r2v status`."""
     if is_running(root, run):
         return "running", ACTIVE
     if run.ended is None:
@@ -34,36 +34,48 @@ def state(root: Path, run: LocalRun) -> tuple[str, int]:
 def lines(root: Path, run: LocalRun) -> list[str]:
     """Return the lines of `r2v status` about a run."""
     word, code = state(root, run)
-    made = sum(stage.state in ("done", "up to date") for stage in run.stages)
+    finished = sum(stage.state in ("done", "up to date") for stage in run.stages)
     begun = clock(datetime.fromtimestamp(run.begun).isoformat())
-    head = f"{run.name} (here, begun {begun}): {word}, {made} of {len(run.stages)} stages made"
-    rows = [(one.job, _word(one, word), duration(one.seconds), f"${one.usd:,.2f}", _doing(one)) for one in run.stages]
+    head = f"{run.name} (here, begun {begun}): {word}, {finished} of {len(run.stages)} stages made"
+    rows = [
+        (stage.job, _word(stage, word), duration(stage.seconds), f"${stage.usd:,.2f}", _doing(stage))
+        for stage in run.stages
+    ]
     table = text_table([("stage", "state", "time", "paid", ""), *rows]).splitlines()
-    table += [f"! {run.error}"] if run.error and not any(one.error for one in run.stages) else []
+    table += [f"! {run.error}"] if run.error and not any(stage.error for stage in run.stages) else []
     hint = [f"  the same command goes on; r2v logs {run.name} STAGE"] if code == FAILED else []
     return [head, *(f"  {line}" for line in table), *hint]
 
 
 def as_json(root: Path, run: LocalRun) -> dict[str, Any]:
-    """Return a run as JSON: its fields, its state, and of each stage the seconds so far and those that are left."""
-    stages = [asdict(one) | {"seconds": one.seconds, "seconds_left": one.seconds_left} for one in run.stages]
+    """Return a run as JSON: its fields, its state, and for each stage the seconds elapsed and left."""
+    stages = [asdict(stage) | {"seconds": stage.seconds, "seconds_left": stage.seconds_left} for stage in run.stages]
     word, code = state(root, run)
     return asdict(run) | {"stages": stages, "state": word, "exit_code": code}
 
 
 def cost_lines(run: LocalRun) -> list[str]:
     """Return the lines of `r2v cost` about a run."""
-    rows = [(one.job, duration(one.seconds), f"{one.cpu_seconds:,.1f}", f"${one.usd:,.4f}") for one in run.stages]
-    cpu, usd = sum(one.cpu_seconds for one in run.stages), sum(one.usd for one in run.stages)
-    total = ("in all", "", f"{cpu:,.1f}", f"${usd:,.4f}")
+    rows = [
+        (stage.job, duration(stage.seconds), f"{stage.cpu_seconds:,.1f}", _peak(stage), f"${stage.usd:,.4f}")
+        for stage in run.stages
+    ]
+    cpu, usd = sum(stage.cpu_seconds for stage in run.stages), sum(stage.usd for stage in run.stages)
+    total = ("in all", "", f"{cpu:,.1f}", "", f"${usd:,.4f}")
     head = f"{run.name} (here): {cpu / 3600:.2f} CPU-hours; {paid(usd)}"
-    table = text_table([("stage", "time", "CPU-s", "paid"), *rows, total]).splitlines()
+    table = text_table([("stage", "time", "CPU-s", "peak memory", "paid"), *rows, total]).splitlines()
     return [head, *(f"  {line}" for line in table)]
 
 
 def follow(root: Path, run: LocalRun, job: str) -> Iterator[str]:
     """Return the text of a stage's log as it grows, until the run ends."""
     return growing(log_of(root, run.name, job), lambda: not is_running(root, run))
+
+
+def _peak(stage: LocalStage) -> str:
+    if not stage.peak_mib:
+        return ""
+    return f"{stage.peak_mib:,} MiB" if stage.own_peak else f"{stage.peak_mib:,} MiB (process so far)"
 
 
 def _word(stage: LocalStage, run: str) -> str:

@@ -1,11 +1,11 @@
-"""`r2v logs`: the log of a job, by its id; printed, followed, or cut down to what went wrong first.
+"""`r2v logs`: the log of a job, by its id; printed, followed, or reduced to its first error.
 
     r2v logs bc                   # the last attempt's
     r2v logs desk_noisy 5 -f      # stage 5 of the table in docs/slurm.md
     r2v logs 4711 --errors
 
-A job that was put back into the queue goes on in the same file, so a log may hold several starts; each begins with
-the line in which the runner says what it starts.
+A requeued job appends to the same file, so a log may hold several starts; each begins with the runner's line
+"r2v job started".
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from r2v.slurm.views.sources import ChainFiles
 from r2v.storage.paths import LOGS
 
 NUMBERS = {row.number: row.name for row in JOBS}
-"""The jobs by their numbers in the table of stages."""
+"""Job names by their numbers in the table of stages."""
 
-_START = re.compile(r"^r2v job \S+: \w+ on ", re.M)
+_START = re.compile(r"^r2v job started: ", re.M)
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 _ERROR = re.compile(
-    r"^(r2v: |r2v job \S+: \w+ failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
+    r"^(r2v: |r2v job failed|slurmstepd: error|srun: error|Killed|\w[\w.]*(Error|Exception)\b)"
     rf"|{CUDA_OOM.pattern}|(?i:{HOST_OOM.pattern})"
 )
 
 
 def job_id(files: ChainFiles, word: str) -> str:
-    """The Slurm id that a word means: a job of the chain (its last attempt), its number, or an id. Raises
-    UsageError for what is none of them, InputError for a job that was never submitted."""
+    """Return the Slurm id for a job of the chain (its last attempt), its number in the table, or an id. Raises
+    UsageError for any other word, InputError for a job that was never submitted."""
     chain, name = files.chain, NUMBERS.get(word, word)
     if (job := chain.jobs.get(name)) is not None:
         if job.owner:
@@ -44,8 +44,8 @@ def job_id(files: ChainFiles, word: str) -> str:
         if job.latest is None:
             raise InputError(f"{chain.name}: {name} has no log ({job.skipped or 'it was not submitted'})")
         return job.latest.id
-    by_hand = {one.id: made for made, _, one in files.attempts if one.id not in chain.slurm_ids}
-    if named := [id_ for id_, made in by_hand.items() if made == name]:
+    by_hand = {attempt.id: job for job, _, attempt in files.attempts if attempt.id not in chain.slurm_ids}
+    if named := [id_ for id_, job_name in by_hand.items() if job_name == name]:
         return named[-1]
     if word in files.records:
         return word
@@ -53,12 +53,12 @@ def job_id(files: ChainFiles, word: str) -> str:
 
 
 def log_paths(root: Path, id_: str) -> list[Path]:
-    """The logs of a Slurm job, whichever door it came by, the newest last."""
+    """Return the logs of a Slurm job, the newest last."""
     return sorted((root / LOGS).glob(f"*_{id_}.out"), key=lambda path: path.stat().st_mtime)
 
 
 def path_of(root: Path, id_: str) -> Path:
-    """The log of a Slurm job. Raises InputError where there is none."""
+    """Return the log of a Slurm job. Raises InputError if there is none."""
     paths = log_paths(root, id_)
     if not paths:
         raise InputError(f"no {LOGS}/*_{id_}.out; a job makes its log when it begins: r2v status")
@@ -66,21 +66,21 @@ def path_of(root: Path, id_: str) -> Path:
 
 
 def with_errors(root: Path, chain: Chain, id_: str) -> list[Path]:
-    """The log of a Slurm job, and the file that its header gives errors, where it has one. Raises InputError where
-    there is no log."""
+    """Return the log of a Slurm job and its header's error file, if any. Raises InputError without a log."""
     attempts = ((job, attempt) for job, entry in chain.jobs.items() for attempt in entry.attempts)
-    named = (error_file(one.resources, f"{job}_{chain.name}", id_) for job, one in attempts if one.id == id_)
+    own = ((job, attempt.resources) for job, attempt in attempts if attempt.id == id_)
+    named = (error_file(resources, f"{job}_{chain.name}", id_) for job, resources in own)
     return [path_of(root, id_), *(root / name for name in named if name and (root / name).is_file())]
 
 
 def starts(text: str) -> list[str]:
-    """A log cut where the runner began anew; what stands before the first start belongs to it."""
+    """Return a log split by starts of the runner; text before the first start belongs to it."""
     cuts = [match.start() for match in _START.finditer(text)][1:]
     return [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 def first_error(text: str) -> list[str]:
-    """The first traceback of a log, whole; where it has none, the first line that tells of an error."""
+    """Return the lines of a log's first traceback; without one, its first line with an error; [] for neither."""
     lines = [_RANK.sub("", line) for line in text.splitlines()]
     for begin, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
@@ -92,19 +92,19 @@ def first_error(text: str) -> list[str]:
 
 
 def errors(text: str) -> list[str]:
-    """The first error of each start of a log."""
+    """Return the first error of each start of a log."""
     by_start = [first_error(part) for part in starts(text)]
-    found = list[str]()
+    selected = list[str]()
     for number, lines in enumerate(by_start, start=1):
         if lines and len(by_start) > 1:
-            found.append(f"-- start {number} of {len(by_start)}")
-        found += lines
-    return found
+            selected.append(f"-- start {number} of {len(by_start)}")
+        selected += lines
+    return selected
 
 
 def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
-    """Yield a job's log, and what is added to it until its own record says that it has ended. Waits for the
-    log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
+    """Yield a job's log as it grows, until its record has an end. Wait for the log of a job that has not begun. Only
+    files are read; Slurm is never queried."""
     while not log_paths(root, id_):
         time.sleep(pause)
 
@@ -116,10 +116,10 @@ def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]
 
 
 def growing(path: Path, ended: Callable[[], bool], pause: float = 0.5) -> Iterator[str]:
-    """Yield a file's text, and what is added to it until its writer has `ended`."""
+    """Yield a file's text as it grows, until its writer has `ended`."""
     with path.open(errors="replace") as file:
         while True:
-            over = ended()
+            over = ended()  # before the read, so that the last lines are not lost
             if text := file.read():
                 yield text
             elif over:

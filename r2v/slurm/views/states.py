@@ -1,8 +1,8 @@
-"""The state of one job: alive or ended, and how it ended, from the queue, its own record, and accounting.
+"""The state of one job: alive or ended, and its outcome, from the queue, its own record and accounting.
 
-What is in the queue is alive. What is not has ended: its own exit record says how, and Slurm has the last word where
-it killed a part of the job (`r2v.slurm.healing.classify`). A job that accounting does not know yet has not failed for
-that; one that is neither in the queue nor has a record of its end, long after it began, has.
+A job in the queue is alive; any other has ended. Its exit record gives the outcome, unless Slurm killed a part of it
+(`r2v.slurm.healing.classify`). A job that accounting does not know yet is not failed; one that is neither queued nor
+has recorded its end, long after it began, is.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ JobState = Literal[
     "unknown",
 ]
 ACCOUNTING_LAG = 120.0
-"""Seconds in which accounting may not yet know of a job."""
+"""Seconds after which accounting should know a job: slurmdbd batches its updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """One job as it stands."""
+    """The state of one job."""
 
     job: str
     state: JobState
     words: str = ""
-    """The state in a line: progress, why it waits, or how it failed."""
+    """The state in a line: progress, reason of waiting, or failure."""
     id: str = ""
     attempt: int = 0
     kind: str | None = None
     """The kind of its failure (`r2v.errors.FailureKind`)."""
     starts: str | None = None
-    """When Slurm thinks it will start."""
+    """Slurm's estimate of its start."""
     progress: dict[str, Any] | None = None
-    """Its newest event: what, done, total and figures such as the loss."""
+    """Its newest event: step, done, total and figures such as the loss."""
     seconds_left: float | None = None
     peak_bytes: int | None = None
     by_hand: bool = False
-    """Submitted by an sbatch line, not by run_all."""
+    """True if it was submitted by sbatch directly, not by run_all."""
     never: bool = False
-    """True if it waits, according to Slurm, for what can't come."""
+    """True if its dependency can never be satisfied, according to Slurm."""
     unanswered: bool = False
-    """True if it failed, and nothing is decided about it yet."""
+    """True if it failed and healing has not decided yet."""
     owner: str = ""
-    """The chain that makes it, where another one does."""
+    """The other chain that makes it; "" for this one."""
     helpers: dict[str, int] = field(default_factory=dict)
-    """Helpers of its array that are in the queue, by Slurm's state."""
+    """Number of its queued helpers, by Slurm's state."""
 
 
 def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapshot, number: int = 1) -> JobStatus:
-    """The state of an attempt, healing aside."""
+    """Return the state of an attempt, before healing is considered."""
     rows = slurm.accounting.jobs.get(attempt.id, [])
     queued = (slurm.queue or {}).get(attempt.id)
     state = _alive(queued, record) if queued else _ended(attempt, record, rows[-1] if rows else None, slurm)
@@ -81,7 +81,7 @@ def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapsh
 
 
 def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
-    """The state, and what belongs to it, of a job that is in the queue."""
+    """Return the fields of a queued job's status."""
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         event, left = job_record.progress(record), job_record.seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
@@ -91,7 +91,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
         return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
     reason = queued.reason
     if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
-        reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
+        reason = "Dependency"  # squeue shows the scheduler's last reason, which may be "Priority" or none yet
     words = reason_text(reason, queued.id)
     if cannot_start(reason):
         return {"state": "stuck", "words": f"never starts: {words}"}
@@ -102,12 +102,12 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
-    """The end of an attempt that is not in the queue."""
-    late = row is not None and is_alive(row.state)  # accounting, which comes behind the job's own record
+    """Return the fields of the status of an attempt that has left the queue."""
+    late = row is not None and is_alive(row.state)  # accounting lags behind the job's own record
     if record.last_exit is not None or not late:
-        told = None if late else row
+        final_row = None if late else row
         failure = classify(
-            Evidence(exit=record.last_exit, error=record.error, row=told, started=record.start is not None)
+            Evidence(exit=record.last_exit, error=record.error, row=final_row, started=record.start is not None)
         )
         if failure is not None:
             state = "cancelled" if failure.kind == "cancelled" else "failed"
@@ -128,12 +128,12 @@ def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: Slu
 
 
 def failure_text(kind: str, line: str) -> str:
-    """A failure in one line: its kind, unless the line begins with it, and the line."""
+    """Return a failure in one line: the kind, unless the line begins with it, and the line."""
     return line if line.startswith(kind) else f"{kind}: {line}"
 
 
 def _age(attempt: Attempt, record: JobRecord) -> float:
-    """Seconds since the attempt was submitted or last started."""
+    """Return the seconds since the attempt was submitted or last started."""
     times = [text for text in (attempt.submitted_at, (record.start or {}).get("at")) if text]
     if not times:
         return ACCOUNTING_LAG
@@ -141,12 +141,12 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
 
 
 def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
-    """The progress of a running job: its step, how far it is, its loss, and the time left at its pace."""
+    """Return the progress of a running job: step, count, loss, and the time left at its pace."""
     if event is None:
         return ""
     step = str(event.get("what", ""))
     parts = [f"{step} {event.get('done', '')}/{event['total']}" if event.get("total") else step]
-    if isinstance(blocks := event.get("blocks_left"), (int, float)):  # of a stage that plays
+    if isinstance(blocks := event.get("blocks_left"), (int, float)):  # only rollout stages have blocks
         parts = [f"{parts[0]} episodes", f"{blocks:.0f} blocks left"]
     if isinstance(event.get("loss"), (int, float)):
         parts.append(f"loss {event['loss']:.4g}")
@@ -154,7 +154,7 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
 
 
 def _waits(record: JobRecord) -> list[str]:
-    """The waits of a job, each with its reason, start and end."""
+    """Return the waits of a job, each with its reason, start and end."""
     return [
         f"waits for {wait['wait']} since {clock(wait['at'])}, until {clock(wait['until'])} at most ({wait['why']})"
         for wait in job_record.waiting(record, record.restart, datetime.now(UTC))
@@ -162,7 +162,7 @@ def _waits(record: JobRecord) -> list[str]:
 
 
 def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
-    """The most memory, in bytes, that any start of the job was seen to use."""
+    """Return the peak memory of all starts of the job, in bytes; None if unknown."""
     event = job_record.progress(record) or {}
     peaks = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
     return max((int(peak) for peak in peaks if peak), default=None)

@@ -1,11 +1,11 @@
-"""`r2v status`: the table of a chain with its banners, the same as JSON, and `--watch`.
+"""`r2v status`: the table of a chain with its warnings, as text, as JSON, and repeated (`--watch`).
 
     r2v status                 # every chain
     r2v status desk_noisy --json
-    r2v status --watch         # again and again until nothing is active
+    r2v status --watch         # repeated until no job is active
 
-While it watches, the jobs' own records, which are files, are read often; Slurm is asked once a minute at most: its last
-answer stands until the next one, and a frame says how old it is.
+While watching, the jobs' records are read often, as they are files; Slurm is queried once a minute at most, and each
+frame gives the age of its last answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from r2v.slurm.views.humanize import clock, size
 from r2v.slurm.views.states import JobStatus
 
 ASK_EVERY = 60.0
-"""Seconds between two questions to Slurm."""
+"""Seconds between queries of Slurm: a busy controller bans users who poll it faster."""
 LOOK_EVERY = 5.0
-"""Seconds between two looks at the files, on a terminal."""
+"""Seconds between reads of the files, on a terminal."""
 
 
 def lines(status: ChainStatus) -> list[str]:
-    """The lines of `r2v status` about one chain."""
+    """Return the lines of `r2v status` about one chain."""
     chain, head = status.chain, f"{status.chain.name}: {status.counts}"
     if chain.created_at:
         commit = f"commit {_commit(status)}, " if chain.commit else ""
@@ -49,11 +49,11 @@ def lines(status: ChainStatus) -> list[str]:
 
 
 def _with_place(job: JobStatus, status: ChainStatus) -> str:
-    """The state of a job in words, and, while it runs, which of how many stages it is."""
+    """Return the state of a job in words, with its position among the stages while it runs."""
     if job.state != "running" or job.by_hand:
         return job.words
-    place = list(status.own_jobs).index(job.job) + 1
-    return ", ".join(filter(None, (f"stage {place} of {len(status.own_jobs)}", job.words)))
+    position = list(status.own_jobs).index(job.job) + 1
+    return ", ".join(filter(None, (f"stage {position} of {len(status.own_jobs)}", job.words)))
 
 
 def _commit(status: ChainStatus) -> str:
@@ -61,7 +61,7 @@ def _commit(status: ChainStatus) -> str:
 
 
 def as_json(status: ChainStatus) -> dict[str, Any]:
-    """The status as JSON."""
+    """Return the status as JSON."""
     chain = status.chain
     return {
         "name": chain.name,
@@ -75,20 +75,20 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
 
 
 def frames(
-    wanted: Sequence[str],
+    chain_names: Sequence[str],
     root: Path = Path(),
     *,
     every: float = LOOK_EVERY,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, int]]:
-    """A screen of `--watch` every so many seconds, with the exit code that `r2v status` would end with; the last one
-    when no job is active any more."""
-    sources, asked_at = settled(wanted, root), clock()
+    """Yield a screen of `--watch` and the exit code of `r2v status` at that moment, `every` seconds until no job is
+    active."""
+    sources, asked_at = settled(chain_names, root), clock()
     while True:
         now = clock()
         if due := now - asked_at >= ASK_EVERY:
-            sources, asked_at = settled(wanted, root), now
+            sources, asked_at = settled(chain_names, root), now
         shown = statuses(sources if due else sources.read_again(root), root)
         age = f"  Slurm was asked {now - asked_at:.0f} s ago, and is asked again every {ASK_EVERY:.0f} s"
         text = "\n".join(line for status in shown for line in lines(status))
@@ -99,11 +99,11 @@ def frames(
         sleep(every)
 
 
-def watch(wanted: Sequence[str]) -> int:
-    """Print the frames: on a terminal each in the place of the one before, elsewhere one a minute; returns the exit
-    code of the last."""
+def watch(chain_names: Sequence[str]) -> int:
+    """Print the frames, on a terminal each over the last, elsewhere one a minute; returns the last exit code."""
+    # A log file would fill with screens: there, one a minute without control characters.
     terminal, code = sys.stdout.isatty(), 0
-    for text, last in frames(wanted, every=LOOK_EVERY if terminal else ASK_EVERY):
+    for text, last in frames(chain_names, every=LOOK_EVERY if terminal else ASK_EVERY):
         if terminal:
             print("\033[H\033[J", end="", file=unfiltered(sys.stdout))
         print(text, flush=True)

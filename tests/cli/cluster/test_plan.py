@@ -234,11 +234,11 @@ def test_a_stage_that_does_not_fit_is_refused_with_what_would(capsys: pytest.Cap
 
 
 def test_what_only_one_kind_of_plan_has_is_refused_beside_another() -> None:
-    with pytest.raises(UsageError, match="--calibration: is of a stage that trains; name one with --stage"):
+    with pytest.raises(UsageError, match="--calibration: is for a training stage; name one with --stage"):
         typed("--stage", "evaluate", *LLAMA, "--calibration", "file.json")
-    with pytest.raises(UsageError, match="--cpus: is of the times of all stages; leave --stage out"):
+    with pytest.raises(UsageError, match="--cpus: is for the times of all stages; leave --stage out"):
         typed("--stage", "evaluate", *REAL, "--cpus", "8")
-    with pytest.raises(UsageError, match="--helpers: is of the times of all stages"):
+    with pytest.raises(UsageError, match="--helpers: is for the times of all stages"):
         typed(*LLAMA, "--helpers", "2")
 
 

@@ -51,7 +51,7 @@ BAD_WORDS = [
     (["run", "--system-prompt", "mine=Keep {secret}, {nam}."], 2, "no field {nam}"),
     (["run", "--against", "gpt-99"], 2, "neither an agent type nor"),
     (["run", "--against", "self", "--game-mode", "diversity"], 2, "--against all"),
-    (["run", "--against", "self", *SET, "num_agents=3"], 2, "the arms say how many play"),
+    (["run", "--against", "self", *SET, "num_agents=3"], 2, "the number of arms decides"),
     (["run", *SET, "temperature=[0,1]", "num_agents=1"], 2, "fewer than the 2 arms"),
     (["run", "--replicates", "2", "--interactions", "3"], 2, "give one of them"),
     (["run", *SET, "figures=[gif]"], 2, "figures must be pdf, png or svg, got gif"),

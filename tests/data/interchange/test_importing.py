@@ -46,7 +46,7 @@ def test_records_become_a_run_with_manifest_and_registry_entry(capsys: pytest.Ca
     assert (run.benchmark, run.provider, run.model_name, run.status) == ("logs", "imported", "gpt-x", "done")
     assert [tool.name for tool in run.tools or ()] == ["shell"], "what the logs say could be called"
     assert run.tags == ("imported", "pilot") and run.n_episodes == 3 and run.n_success == 0
-    assert "3 of messages" in (err := capsys.readouterr().err) and "none was executed here" in err
+    assert "3 of messages" in (err := capsys.readouterr().err) and "none executed here" in err
     assert "1 say that they succeeded, 1 say that they failed, 1 say neither" in err
     assert "gpt-x" in (table := DataRegistry().summary()) and "%" not in table, "nothing was executed: no rate"
     episodes = read_episodes(run.trajectories)
@@ -111,7 +111,7 @@ def test_bad_records_are_told_by_file_and_line_and_nothing_is_imported(capsys: p
     assert [line.split(": ")[1] for line in told] == [f"error=chat.jsonl:{number}" for number in (3, 4, 5, 6)]
     assert "4 of 6 records are bad" in err[-1] and "--skip-bad" in err[-1] and not Path("data").exists()
     assert main(["import", "chat.jsonl", "--skip-bad"]) == 0
-    assert "4 bad records left out" in capsys.readouterr().err and only_run().n_episodes == 2
+    assert "bad_skipped=4" in capsys.readouterr().err and only_run().n_episodes == 2
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def run_and_verify(folder: Path, condition: str, sizes: list[str], capsys: pytes
     config = str(REPOSITORY / "configs/miniwob" / f"{condition}.yaml")
     with standing_in(folder):
         assert main(["run", "--config", config, "--overrides", *sizes, f"policy.model_name={model}"]) == 0
-        assert "10 of 10 jobs were run" in "".join(capsys.readouterr())
+        assert "stages_run=10/10" in "".join(capsys.readouterr())
         assert main(["verify-results", f"results/miniwob_{condition}"]) == 0
         assert "replayed with the recorded results" in "".join(capsys.readouterr())
     log = next((folder / "data/runs").glob("miniwob_scripted_*/collection_log.jsonl"))

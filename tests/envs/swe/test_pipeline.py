@@ -58,7 +58,7 @@ def test_the_shipped_configuration_ends_well_on_bundled_instances(
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
         assert main(["run", "--config", config, "--overrides", *SMALL, f"policy.model_name={model}"]) == 0
-        assert "10 of 10 jobs were run" in "".join(capsys.readouterr())
+        assert "stages_run=10/10" in "".join(capsys.readouterr())
         assert main(["verify-results", "results/swebench_noisy"]) == 0
     log = next((tmp_path / "data/runs").glob("swebench_anthropic_*/collection_log.jsonl"))
     assert all(json.loads(line)["success"] for line in log.read_text().splitlines()), "the teacher knows the patches"

@@ -62,7 +62,7 @@ def test_the_shipped_configuration_ends_well_on_stub_sites(
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
         assert main(["run", "--config", config, "--overrides", *SMALL, f"policy.model_name={model}"]) == 0
-        assert "10 of 10 jobs were run" in "".join(capsys.readouterr())
+        assert "stages_run=10/10" in "".join(capsys.readouterr())
         assert main(["verify-results", f"results/webarena_{condition}"]) == 0
         assert main(["webarena", "regrade"]) == 0
         assert "regraded by webarena-verified (not replayed)" in capsys.readouterr().out

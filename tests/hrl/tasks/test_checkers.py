@@ -195,8 +195,8 @@ def test_without_a_sandbox_programs_are_refused_unless_that_is_allowed_and_then_
         with caplog.at_level("WARNING", logger="r2v"):
             checker = checker_of("program", [SQUARE], unsafe=True)
         assert caplog.messages == [
-            "hierarchical.problems.unsafe=true: code that the model writes runs WITHOUT a sandbox (bubblewrap is not "
-            "installed; install the package bubblewrap (in a checkout: make sandbox))"
+            "the model's code runs WITHOUT a sandbox: hierarchical.problems.unsafe=true reason=bubblewrap is not "
+            "installed; install the package bubblewrap (in a checkout: make sandbox)"
         ]
         assert (checker(SQUARE, RIGHT), checker(SQUARE, "def f(x): return 4")) == (1, 0)
     finally:

@@ -110,7 +110,7 @@ def test_rows_at_a_time_are_what_the_planner_finds() -> None:
     assert 1 <= here.smallest < there.smallest
     assert here.of("critic") > here.of("actor") == here.smallest, "RoBERTa fits more rows than a 3B model"
     assert str(here).startswith(f"{here.smallest} (critic ") and here.of("unknown") == here.smallest
-    tight = largest_micro_batches(planned(policy, LARGE, "shared", 12 * 2**30, 1, measure=measure), asked=3)
+    tight = largest_micro_batches(planned(policy, LARGE, "shared", 12 * 2**30, 1, measure=measure), requested=3)
     assert tight.of("critic") == 3 and tight.by_rollout["actor"] < 64, "fewer than rollout.batch_size asks for"
     assert tight.rollout_rows(64).rows == {role: min(64, rows) for role, rows in tight.by_rollout.items()}
     with pytest.raises(UsageError, match=r"placement=full: does not fit 1 x 44\.53 GiB .*r2v plan") as refused:

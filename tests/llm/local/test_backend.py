@@ -153,6 +153,23 @@ def test_nucleus_equals_brute_force(temperature: float, top_p: float) -> None:
     torch.testing.assert_close(nucleus(table.log(), *columns, cut), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.5, 6.0])
+def test_a_large_vocabulary_is_cut_as_if_it_were_sorted(scale: float) -> None:
+    """All tokens alike, a nucleus of most of them, and one of a few; many are equal, and the first by id stay."""
+    draw = generator(f"vocabulary {scale}")
+    logits = torch.tensor(
+        [[round(draw.gauss() * scale, 1) for _ in range(1000)] for _ in range(4)], dtype=torch.float64
+    )
+    top_p = torch.tensor([0.001, 0.5, 0.95, 0.999], dtype=torch.float64)
+    tempered = torch.softmax(logits, dim=-1)
+    ranked, order = tempered.sort(dim=-1, descending=True, stable=True)
+    kept = torch.where(ranked.cumsum(dim=-1) - ranked < top_p[:, None] - 1e-9, ranked, 0.0)
+    kept[:, 0] = ranked[:, 0]
+    expected = torch.zeros_like(tempered).scatter(-1, order, kept)
+    cut = nucleus(logits, torch.ones(4, dtype=torch.float64), top_p, range(4))
+    assert torch.equal(cut, expected / expected.sum(dim=-1, keepdim=True))
+
+
 def test_inverse_cdf_slices_in_order_of_token_id() -> None:
     row = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=torch.float64)
     points = [0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]

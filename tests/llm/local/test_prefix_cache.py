@@ -121,7 +121,7 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
         rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(known[i]) <= width]
         kept = [max(0, len(prompts[i]) - width) for i in rows]
         with torch.inference_mode():
-            cache = prefixes.cache([known[i] for i in rows], kept)
+            cache = prefixes.cache([known[i] for i in rows], kept, width)
             total = width + max(kept)
             mask = torch.tensor([[0] * (total - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
             ids = torch.tensor([([0] * width + list(prompts[i]))[-width:] for i in rows])

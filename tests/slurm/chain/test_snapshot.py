@@ -124,7 +124,7 @@ def test_jobs_in_the_queue_keep_their_code_and_a_submission_says_so(
     assert pin(checkout, BARE, config(), queued=first) == first and not caplog.records
     (checkout / f"aside{PY}").write_text("SPEED = 2\n")
     assert pin(checkout, replace(BARE, config_sha="cd"), config(), queued=first).snapshot == first.snapshot
-    assert f"run the code of their submission ({first.snapshot})" in caplog.text
+    assert f"submitted={first.snapshot}" in caplog.text
     assert pin(checkout, first, config()).snapshot != first.snapshot, "resume takes what is here now"
 
 

@@ -221,7 +221,7 @@ def test_a_submission_whose_answer_was_lost_is_looked_for_and_never_repeated_bli
     patient.answer()
     flaky = Flaky("sbatch", fails)
     with through(flaky):
-        assert client.sbatch([COMMENT], "#!/bin/bash\ntrue\n", known={"90"}) == "101"
+        assert client.sbatch([COMMENT], "#!/bin/bash\ntrue\n", recorded={"90"}) == "101"
     assert patient.calls.count("sbatch") == 1 and (flaky.seconds > 10) is not reached
     assert [row.id for row in client.queue()] == ["90", "101"]
 

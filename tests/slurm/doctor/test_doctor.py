@@ -210,7 +210,7 @@ def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> No
 def test_cluster_set_prints_what_now_holds(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cluster", "set", "partition=batch", "account=lab7", "gpu=h100"]) == 0
     told = capsys.readouterr()
-    assert f"{SCRIPTS} files changed" in told.err
+    assert f"files_changed={SCRIPTS}" in told.err
     rows = {line.split()[0]: line.split()[1:] for line in told.out.splitlines()}
     assert rows["03_train_policy.sh"] == ["batch", "lab7", "gpu:h100:2", "16", "60G", "48:00:00"]
     assert cli.main(["cluster", "show"]) == 0 and capsys.readouterr().out == told.out

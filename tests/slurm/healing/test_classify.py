@@ -203,7 +203,7 @@ def test_a_line_says_what_is_known_and_no_more() -> None:
     assert line_of(Evidence(row=row("OUT_OF_MEMORY", max_rss=5 * MB))) == "Slurm: OUT_OF_MEMORY: 5 MB used"
     assert line_of(Evidence(row=row("FAILED", signal=11))) == "ended by exit code 0, signal 11"
     assert line_of(Evidence(exit=exit_(7))) == "ended by exit code 7, signal 0"
-    assert line_of(Evidence(exit=exit_(3, "input"), log="a\nb is missing\nr2v job 7: failed")) == "b is missing"
+    assert line_of(Evidence(exit=exit_(3, "input"), log="a\nb is missing\nr2v job failed: job=7")) == "b is missing"
     assert line_of(Evidence(exit=exit_(3, "input", "no such file"), log="a")) == "no such file"
     cuda = "step 1\n  torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB  \nlater"
     assert line_of(Evidence(row=row("FAILED", exit_code=1), log=cuda)) == cuda.splitlines()[1].strip()
@@ -233,7 +233,9 @@ def test_a_long_line_is_cut_and_slurms_own_lines_are_the_last_resort() -> None:
 
 
 def test_the_line_is_the_one_that_tells_it_best() -> None:
-    said = "step 1\nTraceback (most recent call last):\nKeyError: 'x'\nslurmstepd: error: JOB 7\nr2v job 7: failed\n"
+    said = (
+        "step 1\nTraceback (most recent call last):\nKeyError: 'x'\nslurmstepd: error: JOB 7\nr2v job failed: job=7\n"
+    )
     assert last_line(said) == "KeyError: 'x'" and last_line("") == ""
     bug = classify(Evidence(error=error("bug", "the answer is 43"), row=row("FAILED", exit_code=1)))
     assert bug is not None and bug.line == "ValueError: the answer is 43 (r2v/x.py:3)"

@@ -63,7 +63,7 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
     assert {states[now[job]] for job in ("preference", KILLED, "router", "evaluate")} == {"COMPLETED"}
     assert states[before[COUSIN]].startswith("CANCELLED")
     log = "".join(one.read_text() for one in made.folder.glob("logs/*.out"))
-    assert f"(job {other}) was killed as it waited, and comes back" in log
+    assert "killed with its parent, resubmitting: " in log and f" job={other}\n" in log
 
 
 BC = Attempt(id="104")

@@ -13,7 +13,7 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.slurm.chain.chain import Attempt, ChainJob
-from r2v.slurm.healing.sentinels import tell
+from r2v.slurm.healing.sentinels import notify
 from r2v.slurm.site import site_profile
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -95,6 +95,6 @@ def test_a_webhook_that_does_not_answer_is_a_line_without_its_address(
             with_failure(faked, "bug", 1, "webhook: R2V_HOOK\n")
             assert cli.main(["heal", NAME, "bc"]) == 0
         else:
-            assert tell(NAME, "bc") == 0
+            assert notify(NAME, "bc") == 0
         said = capsys.readouterr().err
-        assert "the webhook was not told" in said and SECRET not in said
+        assert "webhook failed" in said and SECRET not in said

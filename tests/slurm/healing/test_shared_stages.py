@@ -148,7 +148,7 @@ def test_all_chains_together_keep_to_their_budget(checkout: Faked) -> None:
     assert cli.main(["cluster", "set"]) == 0
     before = len(calls(checkout, "sbatch"))
     with pytest.raises(
-        UsageError, match=r"x4: up to 292.0 GPU-hours, beside 0.0 used and 292.0 in the queue; all chains"
+        UsageError, match=r"x4: up to 292.0 GPU-hours, with 0.0 used and 292.0 in the queue; all chains"
     ):
         submitted("x4", "seed=9")
     assert len(calls(checkout, "sbatch")) == before and "x4" not in chains.names(Path())

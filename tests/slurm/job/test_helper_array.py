@@ -126,7 +126,7 @@ def test_a_cluster_that_refuses_is_a_line_and_the_job_goes_on(faked: Faked, monk
     faked.down("sbatch", "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy")
     array.submit_if_worth(at_pace(1, 1000, 60))
     refused = "sbatch: Batch job submission failed: Job violates accounting/QOS policy"
-    assert said == [f"r2v job 42: no helpers ({refused}); it goes on alone"]
+    assert said == [f"r2v job has no helpers, going on alone: job=42 error={refused}"]
 
 
 def test_a_stage_that_one_process_must_play_asks_for_none(faked: Faked) -> None:

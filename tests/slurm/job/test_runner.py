@@ -248,7 +248,7 @@ def test_what_somebody_else_is_making_is_waited_for_in_the_queue(folder: Folder)
         making = folder.start("perturb", "desk", SLURM_JOB_ID=holder)
         wait(lambda: list((folder.path / "outputs/.artifacts").glob("perturb-*.lease")))
         code, said = folder.run("perturb", "desk")
-        assert code == 6 and "is held by pid" in said and "back into the queue" in said
+        assert code == 6 and "is held by pid" in said and "r2v job requeued behind a lease" in said
         assert folder.calls[-2:] == [["scontrol", "requeue", "42"], ["scontrol", "update", "jobid=42", told]]
         assert not (folder.record / "exit.json").exists()
         making.terminate()
@@ -266,7 +266,7 @@ def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(apart: float,
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=COMMAND_TIMEOUT)[0]
     assert process.returncode == 0, said
-    assert "asking the stage" not in said
+    assert "asks its stage" not in said
 
 
 def test_a_USR2_to_every_process_leaves_the_stage_alive_to_checkpoint(folder: Folder) -> None:
@@ -332,7 +332,7 @@ def test_code_that_changed_since_the_submission_is_told(folder: Folder) -> None:
         chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha="ab", commit="0" * 40),
     )
     code, said = folder.run("perturb", "desk")
-    assert code == 0 and "submitted with the code of commit 000000000000, runs that of" in said
+    assert code == 0 and "runs another commit than submitted: job=42 submitted=000000000000" in said
 
 
 def test_what_was_edited_after_a_script_was_given_to_sbatch_by_hand_is_named(folder: Folder) -> None:
@@ -344,7 +344,7 @@ def test_what_was_edited_after_a_script_was_given_to_sbatch_by_hand_is_named(fol
     for edited, told in ((submitted.timestamp(), False), (submitted.timestamp() + 60, True)):
         os.utime(config, (edited, edited))
         code, said = folder.run("perturb", "desk")
-        named = "edited since it was submitted: configs/desk/noisy.yaml; it runs them as they are now"
+        named = "runs files edited since its submission (r2v run_all pins code): job=42 files=configs/desk/noisy.yaml"
         assert code == 0 and (named in said) == told, said
 
 

@@ -107,7 +107,7 @@ def test_a_wrong_directive_is_named_by_file_and_line(line: str, told: str, tmp_p
 
 @pytest.mark.parametrize("line", ["#SBATCH --mem=8G", "  #SBATCH --mem=8G"])
 def test_a_directive_that_sbatch_would_pass_over_is_refused(line: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"job\.sh:4: .*behind the first command"):
+    with pytest.raises(UsageError, match=r"job\.sh:4: .*follows the first command"):
         headers.read(script(tmp_path, "#SBATCH --time=5", "cd /tmp", line))
 
 

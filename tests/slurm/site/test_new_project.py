@@ -56,7 +56,7 @@ def test_reset_gives_the_shipped_headers_back_and_keeps_the_profile(
     assert cli.main(["cluster", "set", "headers=shipped", "perturb.mem=2G"]) == 0
     after = {path: path.read_text() for path in scripts}
     assert after.pop(own) == scripts.pop(own).replace("--mem=16G", "--mem=2G") + "# mine\n" and after == scripts
-    assert cli.main(["cluster", "set", "headers=shipped"]) == 0 and "1 file changed" in capsys.readouterr().err
+    assert cli.main(["cluster", "set", "headers=shipped"]) == 0 and "files_changed=1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_it_is_read_and_rewritten_with_all_other_bytes_and_told_in_one_line_whos
     with caplog.at_level("WARNING", logger="r2v"):
         report()
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith(f"{SCRIPT}: {ODD[kind][1]}") and "\n" not in line
+    assert line.startswith(f"script damaged: error={SCRIPT}: {ODD[kind][1]}") and "\n" not in line
     subprocess.run(["sh", "-c", line.rpartition("mend it: ")[2]], check=True)
     assert flaw_of(SCRIPT) is None
     assert SCRIPT.read_bytes() == (sound + "# grün\n".encode() if kind == "latin1" else sound)

@@ -16,7 +16,7 @@ from tests.slurm.faked import NEEDS, Faked, ago
 from tests.slurm.faked import faked as faked
 
 REPOSITORY = Path(__file__).parents[3]
-TRACEBACK = """r2v job 108: candidates on g1: r2v generate_candidates --config x
+TRACEBACK = """r2v job started: job=108 stage=candidates host=g1 restart=0 command=r2v generate_candidates --config x
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "r2v/policy/candidates.py", line 88, in score
 [rank0]:     value = table[key]
@@ -261,7 +261,7 @@ def test_logs_of_the_last_attempt_by_name_number_and_id(faked: Faked, capsys: py
 def test_errors_are_the_first_traceback_of_each_life(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     broken(faked, "bug", "x", "y")
     (faked.root / "logs" / "candidates_desk_noisy_108.out").write_text(
-        TRACEBACK + "r2v job 108: candidates on g2, restart 1: r2v generate_candidates\nall is well\n"
+        TRACEBACK + "r2v job started: job=108 stage=candidates host=g2 restart=1 command=r2v x\nall is well\n"
         "slurmstepd: error: Exceeded job memory limit\n"
     )
     assert cli.main(["logs", "candidates", "--errors"]) == 0

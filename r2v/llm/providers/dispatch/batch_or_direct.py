@@ -12,10 +12,15 @@ direct calls, and then goes that way whatever the wait.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from r2v.config import TeacherConfig
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
+from r2v.llm.providers.dispatch.batch_polling import USUAL_WAIT
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
@@ -23,6 +28,56 @@ from r2v.wire.exchange import TokenCounts
 
 _USUAL_OUTPUT = 200
 """Tokens of a completion, about."""
+CALL_SECONDS = 5.0
+"""What a direct call takes, about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionPlans:
+    """Estimates of a collection by provider batches and by direct calls, and `line`, which names the choice."""
+
+    usd_batch: float
+    usd_direct: float
+    hours_batch: float
+    hours_direct: float
+    line: str
+
+
+def collection_plans(
+    teacher: TeacherConfig,
+    rate: Rate,
+    tokens: TokenCounts,
+    *,
+    requests: float,
+    episodes: float,
+    turns: float,
+    width: int,
+) -> CollectionPlans:
+    """Estimate both ways of asking a teacher `requests` requests of `tokens` together, in so many episodes of `turns`
+    turns, of which `width` wait for batches at the same time."""
+    batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, round(requests))) for batch in (True, False))
+    rounds = math.ceil(episodes / width) * turns
+    hours_batch = rounds * USUAL_WAIT / 3600
+    side_by_side = min(width, teacher.max_concurrent)
+    hours_direct = max(rounds, requests / side_by_side) * CALL_SECONDS / 3600
+    saved, waiting = direct - batch, (hours_batch - hours_direct) * teacher.waiting_usd_per_hour
+    way, reason = (
+        ("batches" if saved >= waiting else "direct"),
+        f"batches save ${saved:.2f}, waiting costs ${waiting:.2f}",
+    )
+    setting = f"teacher.waiting_usd_per_hour={teacher.waiting_usd_per_hour:g}"
+    if not rate.shape.batch or rate.batch >= 1.0:
+        way, reason, setting = "direct", f"no batches at a discount for {rate.model}", "teacher.model_name"
+    elif teacher.mode != "auto":
+        way = "batches" if teacher.mode == "batch" else "direct"
+        reason = setting = f"teacher.mode={teacher.mode}"
+    line = (
+        f"collection plan: episodes={episodes:g} batches=${batch:.2f}/{hours_batch:.2f}h "
+        f'direct=${direct:.2f}/{hours_direct:.2f}h chosen={way} reason="{reason}" setting={setting}'
+    )
+    return CollectionPlans(
+        usd_batch=batch, usd_direct=direct, hours_batch=hours_batch, hours_direct=hours_direct, line=line
+    )
 
 
 class BatchOrDirect:

@@ -19,9 +19,11 @@ from r2v.storage.record import wait
 
 _TOLD_FROM, _WINDOW = 60.0, 86_400.0
 """Seconds after which a wait is recorded, and within which a provider answers a batch where it does not say."""
-_SHARE, _LONGEST_POLL = 0.05, 20
-"""Polls are as far apart as this share of the time waited, at least `poll_seconds` and at most so many times that:
-about a fortieth of a wait is lost."""
+_SHARE = 0.005
+"""Polls of a batch are as far apart as this share of the time waited, so that a quarter of a percent of it is lost."""
+_POLLED_TOGETHER = 5
+"""So many polls of all batches fall into `poll_seconds`, at most: by default 30 a minute, where Anthropic's lowest tier
+allows 50 requests."""
 USUAL_WAIT = 1200.0
 """Seconds that a batch takes, where none has ended yet."""
 _LEARNED, _REMEMBERED = 3, 21
@@ -88,7 +90,7 @@ async def wait_until_done(
                 wait(f"batch {batch.id}", f"{len(batch.requests)} requests", ends + policy.outage_seconds)
         polls += 1
         tracker.notify()
-        pause = pause_of(clock.now() - began, policy)
+        pause = pause_of(clock.now() - began, len(tracker.state.batches), policy)
         await clock.sleep(pause * (0.8 + 0.4 * uniform("poll", batch.key, polls)))
 
 
@@ -102,9 +104,9 @@ def _require_window(state: BatchState, now: float, policy: DispatchPolicy) -> No
         )
 
 
-def pause_of(waited: float, policy: DispatchPolicy) -> float:
-    """Seconds to the next poll of a batch that has been waited for so long."""
-    return min(max(policy.poll_seconds, _SHARE * waited), _LONGEST_POLL * policy.poll_seconds)
+def pause_of(waited: float, in_flight: int, policy: DispatchPolicy) -> float:
+    """Seconds to the next poll of a batch that was waited for `waited` seconds, one of `in_flight` batches."""
+    return max(policy.poll_seconds * max(1.0, in_flight / _POLLED_TOGETHER), _SHARE * waited)
 
 
 async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> BatchState | None:

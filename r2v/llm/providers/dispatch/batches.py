@@ -269,7 +269,7 @@ class BatchDispatcher:
                 if refusals >= _CREATE_ATTEMPTS:
                     self._handler.batches_unavailable(await self._drop(batch, fault.reason), fault.reason)
                     return False
-                backoff = min(60.0, self._policy.poll_seconds / 60 * 2.0**refusals)
+                backoff = min(60.0, self._policy.poll_seconds / 20 * 2.0**refusals)
                 await self._clock.sleep(max(fault.retry_after or 0.0, backoff))
         return True
 

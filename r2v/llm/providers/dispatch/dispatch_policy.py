@@ -24,8 +24,9 @@ class DispatchPolicy:
     """Prompt tokens in batches that have not ended, at most; None: learned from the provider's refusals."""
     flush_seconds: float = 30.0
     """A request waits so long for others to share its batch."""
-    poll_seconds: float = 30.0
-    """Time to the first poll of a batch; later polls are up to twenty times as far apart."""
+    poll_seconds: float = 10.0
+    """Time between two polls of a batch, at least; longer where more than five batches are in flight, or a batch has
+    taken more than half an hour."""
     reconcile_after: float = 600.0
     """A batch that was created is listed by then."""
     timeout: float = 600.0

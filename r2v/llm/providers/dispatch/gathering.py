@@ -4,10 +4,12 @@ A batch takes its time whatever it holds, so the hours of a run are those of its
 crowd that travels alone is one more chain. A crowd therefore leaves at once, unless
 
 - answers of a batch are still being read: those who get them will ask too;
-- one batch less could carry all that is open, and the crowd is ahead of one that is out, by a turn at least: it loses
-  nothing by waiting for those behind, who decide when the run ends.
+- one batch less could carry all that is open, or all but a small remainder, and the crowd is ahead of one that is out,
+  by half a turn at least: it loses nothing by waiting for those behind, who decide when the run ends.
 
-Those who are furthest behind leave first. Nobody waits longer than a few batches take.
+The remainder leaves with the others at the beginning, when all are at the same turn, and meets them again at the next
+turn: on a chain of its own it would add more waits than it saves. Those who are furthest behind leave first. Nobody
+waits longer than a few batches take. `benchmarks/waves.py` measures the rule beside a barrier.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from statistics import fmean
 
 from r2v.llm.providers.provider_requests import ProviderRequest
 
-_AHEAD = 1.0
+_AHEAD = 0.5
 """Turns."""
+_REMAINDER = 0.4
+"""Share of a full batch below which what does not fit into the others is no chain of its own."""
 _LONGEST_WAIT = 4.0
 """Typical waits for a batch."""
 
@@ -66,6 +70,7 @@ class Gathering:
             return True
         if not out:
             return False
-        enough = math.ceil((len(waiting) + sum(crowd.count for crowd in out)) / max_batch)
+        full = (len(waiting) + sum(crowd.count for crowd in out)) / max_batch
+        enough = max(1, math.ceil(full - _REMAINDER))
         ahead = crowd_of(waiting[:max_batch]).turn - min(crowd.turn for crowd in out)
         return len(out) >= enough and ahead >= _AHEAD

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from r2v.config import TeacherConfig
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
-from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
+from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect, CollectionPlans, collection_plans
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider_requests import ProviderRequest, make_request, read_request, with_mark
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState
 from r2v.llm.types import Request
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 from tests.llm.talk import MODELS
 
@@ -71,3 +75,22 @@ def test_a_mark_is_put_at_the_end_of_the_conversation_and_is_no_part_of_the_requ
     line = Anthropic(RATE).kept_line(later)
     assert line["params"]["messages"][-1]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert read_request(line) == later, "who resumes the batch finds the same request"
+
+
+def test_both_plans_of_a_collection_are_named_with_the_setting_that_changes_the_choice() -> None:
+    """400 requests of 5,000 and 100 tokens in 40 episodes of 10 turns: 2 M tokens in, .04 M out."""
+    teacher = TeacherConfig(provider="anthropic", model_name=MODELS["anthropic"], max_concurrent=20)
+    rate = Rate(model="m", input=1.5, output=10.0, batch=0.5, cached=1.0, write_5m=1.0, write_1h=1.0)
+    tokens = TokenCounts(fresh=2_000_000, output=40_000)
+
+    def plan(width: int = 1000, rate: Rate = rate, **settings: Any) -> CollectionPlans:
+        asked = replace(teacher, **settings)
+        return collection_plans(asked, rate, tokens, requests=400, episodes=40, turns=10, width=width)
+
+    figures = "collection plan: episodes=40 batches=$1.70/3.33h direct=$3.40/0.03h "
+    saved = 'reason="batches save $1.70, waiting costs ${}" setting=teacher.waiting_usd_per_hour={}'
+    assert plan().line == f"{figures}chosen=direct {saved.format('3.31', '1')}"
+    assert plan(waiting_usd_per_hour=0.5).line == f"{figures}chosen=batches {saved.format('1.65', '0.5')}"
+    assert plan(mode="batch").line == f'{figures}chosen=batches reason="teacher.mode=batch" setting=teacher.mode=batch'
+    assert plan(width=20).hours_batch == pytest.approx(20 / 3), "two rounds of ten turns"
+    assert "chosen=direct" in plan(rate=replace(rate, batch=1.0), waiting_usd_per_hour=0.0, mode="auto").line

@@ -48,8 +48,14 @@ def test_who_is_ahead_waits_for_those_behind_where_one_batch_can_carry_all() -> 
     assert held(ahead, out) == 4 * 1200.0
     assert held(level, out) == held(behind, out) == 0.0, "they decide when the run ends"
     assert held(ahead, []) == 0.0, "nobody is out whom they could meet"
-    assert held(ahead, out, max_batch=11) == 0.0, "12 need two batches, so nobody is met"
+    assert held(ahead, out, max_batch=8) == 0.0, "12 need two batches, so nobody is met"
     assert held(ahead, crowds(4.0, 9.0), max_batch=11) == 4 * 1200.0, "22 need two batches, and two are out"
+
+
+def test_a_small_remainder_is_no_chain_of_its_own() -> None:
+    ahead, level = requests_at(5, 5), requests_at(4, 4)
+    assert held(ahead, crowds(4.0), max_batch=9) == 4 * 1200.0, "all but 3 of 12 fit into one batch of 9"
+    assert held(level, crowds(4.0), max_batch=9) == 0.0, "at the same turn it would cost another wait"
 
 
 def test_nobody_leaves_while_answers_are_read_and_nobody_waits_for_ever() -> None:
@@ -144,6 +150,21 @@ def test_a_crowd_stays_one_however_many_syncs_its_answers_take(tmp_path: Path) -
     sizes, hours = sizes_of([1.0], [3] * 1200, tmp_path)
     assert sizes == [1200] * 3
     assert 3.0 <= hours < 3.2, "polls cost a fortieth, and no wait is lost"
+
+
+def test_a_single_crowd_takes_as_long_as_its_waits(tmp_path: Path) -> None:
+    """Without a limit of a batch's size nothing beats a barrier, and a run loses to it only by its polls."""
+    waits = [0.33, 2.4, 0.1, 0.5, 7.0, 0.2]
+    sizes, hours = sizes_of(waits, [2, 4, 6] * 20, tmp_path)
+    assert sizes == [60, 60, 40, 40, 20, 20]
+    assert sum(waits) < hours < 1.006 * sum(waits) + 6 * 12 / HOUR, "0.6 % at most, or a pause of 12 s for each"
+
+
+def test_batches_of_a_limited_size_do_not_wait_for_the_slowest_of_a_turn(tmp_path: Path) -> None:
+    """Two batches a turn, one of them slow in each: a barrier takes six hours."""
+    sizes, hours = sizes_of([1.0, 3.0, 1.0, 1.0, 3.0], [2] * 20, tmp_path, batch_size=10)
+    assert sizes == [10] * 4
+    assert 4.0 <= hours < 4.1, "the quick half goes on alone, and so does the slow one"
 
 
 def test_crowds_that_drifted_apart_meet_when_one_batch_can_carry_them(tmp_path: Path) -> None:
