@@ -419,9 +419,6 @@ class FittedModel:
         """Return the reply to the request, shortened to the context."""
         shown = fitted(request, self.context)
         if shown is not request:
-            say_once(
-                logging.INFO,
-                f"  {self.name}: conversations outgrow its context of {self.context} tokens (teacher.context); old "
-                "observations, or the middle of a page that is too long itself, are left out",
-            )
+            text = f"  conversations elided to fit the context: model={self.name} teacher.context={self.context}"
+            say_once(logging.INFO, text)
         return await self.model.reply(shown)

@@ -190,7 +190,7 @@ def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: R
 
 @lru_cache(maxsize=8)
 def _boosted(x: bytes, y: bytes, weights: bytes, rows: int, seed: int) -> BoostedModel:
-    """Fit float64 arrays; the router stage fits what the last round of router features has fitted."""
+    """Fit float64 arrays; cached, since the router stage repeats the fit of the last round of router features."""
     from sklearn.ensemble import GradientBoostingClassifier
 
     model = GradientBoostingClassifier(
