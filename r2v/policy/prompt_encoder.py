@@ -257,6 +257,7 @@ class Segments:
             if cached is not None:
                 self._ids.move_to_end((opening, message))
                 return cached
+        # outside the lock: tokenising is slow, and twice the same result does no harm
         tokens = self._tokens(self._text(opening, message))
         with self._lock:
             if (opening, message) not in self._ids:

@@ -36,7 +36,7 @@ class SharedBase:
         self._layers: list[Any] = []
         self._names: dict[Path, str] = {}
         self._active: str | None = None
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # adapters are switched in place: one pass at a time
 
     def adapted(self, adapters: Path | None = None) -> AdaptedModel:
         """Return the base with the adapters of a folder, or without any. Raises InputError where they belong to

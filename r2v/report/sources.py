@@ -98,7 +98,7 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
         missing.append(f"ablations: {error}")
     try:
         stages = tuple(_stages(results.resolve()))
-    except R2VError as error:
+    except R2VError as error:  # a copy outside its project still has a report
         stages = ()
         missing.append(f"stages behind these results: {error}")
     bundle = manager.bundle()
@@ -188,7 +188,7 @@ def _preference(results: Path) -> str | None:
         if (acceptance := summary.get("acceptance")) is None:
             return "published without a comparison (preference.accept=always)"
         verdict = from_dict(Verdict, acceptance)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, R2VError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, R2VError):  # a stranger's record
         return None
     return f"accepted; {verdict}" if verdict.accepted else f"not accepted, so the cloned policy acts; {verdict}"
 

@@ -258,7 +258,7 @@ def published_in(folder: Path) -> dict[str, RecordLines]:
         return dict(plays)
     except FileNotFoundError:  # nothing is published yet
         return {}
-    except (InputError, KeyError, TypeError, ValueError) as error:
+    except (InputError, KeyError, TypeError, ValueError) as error:  # altered, or of another version
         logger.warning("  published plays ignored, playing them again: error=%s", error)
         return {}
 
@@ -422,7 +422,7 @@ def publish_plays(root: Path, name: str, files: Iterable[str]) -> None:
     blocks = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file() and path.name != KEPT]
     if not (blocks and is_own(folder, PLAYS_MARKER)):
         return
-    with suppress(LeaseConflict), lease(root / EPISODES / f"{name}.lease"):
+    with suppress(LeaseConflict), lease(root / EPISODES / f"{name}.lease"):  # one process publishes an attempt
         places = _places_in(root / ARTIFACTS / name, files)
         # an artifact that was made anew has other lines: its former entries are dropped
         published = {key: lines for key, lines in published_in(folder).items() if _holds(lines, places)}

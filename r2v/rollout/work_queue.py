@@ -337,7 +337,7 @@ class BlockPlayer:
         for cell in cells:
             try:
                 require_measured(self.records(cell))
-            except EnvironmentFault:
+            except EnvironmentFault:  # a fixed world must not find its old faults
                 self.cache.forget_faults()
                 raise
 

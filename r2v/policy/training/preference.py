@@ -90,7 +90,7 @@ def build_rows(pairs: Iterable[Pair], encoder: Encoder) -> tuple[list[PairRow], 
         chosen, rejected = encoder.action_ids(pair.chosen), encoder.action_ids(pair.rejected)
         try:
             prompt = encoder.prompt(pair.prompt, reserve=max(len(chosen), len(rejected), encoder.reserve))
-        except InputError:
+        except InputError:  # too long even elided
             dropped += 1
             continue
         rows.append(PairRow(list(prompt.ids), chosen, rejected))
