@@ -24,7 +24,7 @@ import r2v
 REPOSITORY = Path(__file__).parents[1]
 ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 PUBLIC = "api/r2v.md"
-UNSEARCHED = ("LOG.md", "CHANGELOG.md", "all-baselines.md")
+UNSEARCHED = ("LOG.md", "moved-modules.md", "CHANGELOG.md", "all-baselines.md")
 """Besides the internal API pages: long, and never where a reader's question is answered."""
 LOOKED_UP = ("api/r2v.md", "reference.md", "configuration.md", "glossary.md")
 """Pages that name nearly everything, ranked below those that explain it."""

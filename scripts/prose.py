@@ -1,6 +1,6 @@
 """Rules of prose, measured: `python scripts/prose.py` prints each figure beside its limit; `--list` shows the places.
 
-Exit code 1 where a limit is missed. The rules are in CONTRIBUTING.md; how they came about is in docs/LOG.md.
+Exit code 1 where a limit is missed. The rules are in CONTRIBUTING.md.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class HierarchicalConfig:
     micro_batch: Count | None = field(default=None, metadata=RUNTIME)
     """Rows per micro-batch; None: the memory planner's choice."""
     calibration: PathText | None = field(default=None, metadata=RUNTIME)
-    """File written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
+    """File written by `r2v plan --model NAME --probe FILE` on a GPU of this kind; it corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
     """Recompute layers in backward instead of keeping activations; None: the memory planner's choice, and false on a
     CPU, where it does not plan."""

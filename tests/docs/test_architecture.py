@@ -29,3 +29,16 @@ def test_the_tree_has_the_packages_in_the_order_of_the_layers() -> None:
     layers = next(one["layers"] for one in linter["contracts"] if one["containers"] == ["r2v"])
     packages = [name for line in layers for name in line.split(" | ") if (REPOSITORY / "r2v" / name).is_dir()]
     assert drawn == packages
+
+
+def test_every_module_of_the_table_of_moves_exists() -> None:
+    rows = re.findall(r"^\| ([\w.]+)[^|]* \| ([^|]+) \|$", (REPOSITORY / "docs/moved-modules.md").read_text(), re.M)
+    old = [before for before, _ in rows[1:]]
+    assert len(old) > 300 and old == sorted(old)
+    missing = []
+    for target in (target for _, now in rows[1:] for target in now.split(", ")):
+        path = target if "/" in target else target.replace(".", "/")
+        path = path if path.startswith(("benchmarks/", "tests/")) else f"r2v/{path}"
+        if not any((REPOSITORY / f"{path}{end}").is_file() for end in ("", ".py", "/__init__.py")):
+            missing.append(target)
+    assert missing == []
