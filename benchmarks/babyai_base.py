@@ -1,11 +1,11 @@
-"""The base of BabyAI's students: 0.2 million parameters that have learnt to read the pages, and nothing of the bot.
+"""Pretrain the base of BabyAI's students: 0.2 million parameters that read pages and know none of the bot's choices.
 
     python -m benchmarks.babyai_base outputs/babyai_base      # then: python -m benchmarks.students --config ...
 
 The architecture is the bundled student's (LFM2), and so is the recipe: recall documents first, which begin tiny and
-advance by accuracy alone, then transcripts of an agent that acts at random, the loss on what it sees next. No choice of
-the expert enters. Tokens are the pages' phrases ("green key", ": 2 forward"), bytes where there is none, so that any
-text of a perturbation can be read. Transcripts are of layouts far behind those that any configuration names.
+advance by accuracy alone, then transcripts of an agent that acts at random, with the loss on its next observations. No
+choice of the expert enters. Tokens are the pages' phrases ("green key", ": 2 forward"), else bytes, so that any text of
+a perturbation can be read. Transcripts come from layouts with numbers above those of any configuration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOOLS = ("left", "right", "forward", "pick", "drop", "toggle", "wait")
 COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 KINDS = ("ball", "key", "box")
 ASIDES = [f"{n} {way}" for n in range(1, 4) for way in ("left", "right")]
-PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {one}" for one in ASIDES))]
+PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {side}" for side in ASIDES))]
 PLACES += [f": {aside}" for aside in ASIDES]
 TOKEN = (
     r"""\{"tool":"[a-z]+"\}|(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)|wall"""
@@ -44,7 +44,7 @@ TRANSCRIPT_UPDATES = 600
 
 
 def phrases() -> Iterator[str]:
-    """Every phrase of the pages often enough that it is one token."""
+    """Yield every phrase of the pages often enough to become one token."""
     things = [f"{colour} {kind}" for colour, kind in product(COLOURS, (*KINDS, "door"))] + ["wall"]
     for _ in range(60):
         yield from things
@@ -56,7 +56,7 @@ def phrases() -> Iterator[str]:
 
 
 def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Document:
-    """A page of made-up things and places, then the things again in another order: their places are to be told."""
+    """Return a page of made-up things and places, then the things in another order; their places are the targets."""
     lines = [
         (f"{colour} {kind}", draw.choice(PLACES if sides else PLACES[::7]))
         for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)
@@ -71,7 +71,7 @@ def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Docum
 
 
 def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Document:
-    """A goal and made-up pages: after each the place of the goal's thing is to be told, or that it is not there."""
+    """Return a goal and made-up pages; the target after each is the place of the goal's thing, or that it is absent."""
     things = [f"{colour} {kind}" for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)]
     article = draw.choice(("the", "a"))
     ids = tokenizer(f'<goal>go to {article} {things[0]} (layout "GoToLocal {draw.randrange(10**6)}")')["input_ids"]
@@ -88,7 +88,7 @@ def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Documen
 
 
 def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> Document:
-    """An agent acts at random in a layout; what it sees next is to be told, and the place of the goal's thing again."""
+    """Return a random agent's walk in a layout; targets are its next observations and the place of the goal's thing."""
     grid = laid_out(level, layout)
     ids = tokenizer(f'<goal>{grid.mission} (layout "{level} {layout}")<obs>{view(grid)}')["input_ids"]
     targets: list[int] = []
@@ -136,7 +136,7 @@ def pretrain(folder: Path, levels: list[str], seed: int) -> None:
 
 
 def conversations(levels: list[str]) -> Iterator[str]:
-    """Goals and pages, for the tokenizer's merges."""
+    """Return goals and pages, for the tokenizer's merges."""
     for level in levels:
         for layout in range(FIRST_LAYOUT, FIRST_LAYOUT + 60):
             grid = laid_out(level, layout)
@@ -149,8 +149,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--levels", default="GoToLocal")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    pretrain(asked.folder, asked.levels.split(), asked.seed)
+    arguments = parser.parse_args()
+    pretrain(arguments.folder, arguments.levels.split(), arguments.seed)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What playing block by block keeps in memory.
+"""Memory of an evaluation that is played block by block.
 
     python benchmarks/blocks.py                       # 1,000 episodes of 25 pages of 34 kB
     python benchmarks/blocks.py --episodes 200 --pages 10
 
 Scripted models play a world of long pages by five methods, in blocks, into an episode cache in a temporary folder, with
 the memo, the features and the token counts that an evaluation has. Printed: resident memory after a tenth of the
-episodes and at the end, and what lies between (at most 100 MB for the 1,000), beside the bytes of all pages seen.
+episodes and at the end, its growth between the two (at most 100 MB for the 1,000), and the bytes of all pages seen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from r2v.config import InferenceConfig, PerturbationsConfig, Price
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment, chain_actor
-from r2v.llm.memo import Memo
+from r2v.llm.answer_cache import AnswerCache
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.waves import Waves
 from r2v.randomness import digest
@@ -58,21 +58,21 @@ class LongChain(ChainBenchmark):
 
 
 def resident_mb() -> float:
-    """This process's resident memory."""
+    """Return this process's resident memory in MB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def cells(waves: Waves, benchmark: LongChain, episodes: int, pages: int) -> list[Cell]:
-    """As many cells as methods, of all tasks."""
+    """Return one cell per method, each over all tasks."""
     inference = InferenceConfig(max_steps=pages)
     world = RolloutWorld(benchmark, PerturbationsConfig(), inference)
 
     def side(name: str, accuracy: float) -> PricedModel:
         price = Price(input=1.0, output=2.0, seconds_per_call=0.1, seconds_per_token=0.01)
         backend = ScriptedBackend(chain_actor(accuracy), name=name, price=price)
-        return PricedModel(waves.model(backend, Memo()), price, name, 64)
+        return PricedModel(waves.model(backend, AnswerCache()), price, name, 64)
 
     slm, llm = side("slm", 0.9), side("llm", 0.99)
     extractor = FeatureExtractor(inference)

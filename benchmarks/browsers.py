@@ -1,9 +1,9 @@
-"""What browsers take on a node: memory of worlds that are open side by side, and CPU of their resets and steps.
+"""Memory and CPU of browsers on a node: worlds open side by side, their resets and their steps.
 
 python -m benchmarks.browsers                    # MiniWoB++: 1, 2, 4 and 8 worlds
 python -m benchmarks.browsers --webarena         # WebArena's on stub sites, after `r2v webarena install`
 
-Memory is the proportional set size (PSS) of all processes below this one: pages that several map are counted once.
+Memory is the proportional set size (PSS) of all descendants of this process: shared pages are counted once.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def _measure(name: str, options: dict[str, Any], count: int) -> None:
     browsers, others = _memory()
     whole = browsers + others
     print(f"{count:6}  {browsers:13.0f}  {others:6.0f}  {whole:4.0f}  {whole / count:4.0f}  {reset:13.2f}  {step:6.2f}")
-    for one in (*worlds, benchmark):
-        if isinstance(one, Closable):
-            one.close()
+    for resource in (*worlds, benchmark):
+        if isinstance(resource, Closable):
+            resource.close()
 
 
 def _resets(worlds: list[Any], tasks: Any) -> None:
@@ -70,21 +70,21 @@ def _resets(worlds: list[Any], tasks: Any) -> None:
 
 
 def _below() -> list[Path]:
-    """The processes that this one started, and theirs."""
+    """Return the folders of /proc of all descendants of this process."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found, new = set(), {os.getpid()}
+    descendants, new = set(), {os.getpid()}
     while new := {child for child, parent in parents.items() if parent in new}:
-        found |= new
-    return [Path("/proc") / str(number) for number in found]
+        descendants |= new
+    return [Path("/proc") / str(number) for number in descendants]
 
 
 def _spent() -> float:
-    """CPU-seconds of all processes below this one that live."""
+    """Return the CPU-seconds of all live descendants of this process."""
     seconds = 0.0
     for path in _below():
         try:
@@ -96,7 +96,7 @@ def _spent() -> float:
 
 
 def _memory() -> tuple[float, float]:
-    """MiB of the browsers below this process, and of all else."""
+    """Return the MiB of the browsers below this process, and of all its other descendants."""
     browsers = others = 0.0
     for path in _below():
         try:

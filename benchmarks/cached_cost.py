@@ -3,11 +3,11 @@
     python benchmarks/cached_cost.py results/mrp --model anthropic:claude-sonnet-4-6 --model openai:gpt-5.1
 
 The bundled benchmark's pages are short and its LLM is a program, so the steps at which every recorded episode asked the
-LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. All that a
-method asks for is counted: the small policy, its further samples and its verifier at `cost.slm`, where the features of
-the evaluation's routers need them (`router.features` of its config.yaml; `--features` prices others), the LLM by the
-rule that episodes are billed by (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and
-seeds. What was decided is not changed: a router that knew of the cache would decide otherwise.
+LLM are priced again as if each page had `--page` tokens, at the prices and cache factors of real models. Every call of
+a method is counted: the small policy, its further samples and its verifier at `cost.slm`, where the features of the
+evaluation's routers need them (`router.features` of its config.yaml; `--features` prices others), the LLM by the rule
+that bills episodes (`r2v.rollout.bill`). A row is a method's cost over llm_only's on the same tasks and seeds.
+Decisions stay as recorded: a router that knew of the cache would decide otherwise.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Lengths:
     action: int
 
     def prompt(self, step: int) -> int:
-        """Tokens of the conversation at a step."""
+        """Return the tokens of the conversation at a step."""
         return self.head + (step + 1) * self.page + step * self.action
 
 
 def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Sequence[str], reread: float) -> float:
-    """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
-    `reread`: price of a token that they have read at an earlier step, as a factor on `cost.slm.input`."""
+    """Return the USD of the small policy, its samples and its verifier in an episode, for a router with these features.
+    `reread`: price of a token that was read at an earlier step, as a factor on `cost.slm.input`."""
     price, total = settings.cost.slm_price, 0.0
-    known = {"slm": 0, "verifier": 0}
+    tokens_read = {"slm": 0, "verifier": 0}
 
     def read(who: str, tokens: int) -> float:
-        repeated, known[who] = min(known[who], tokens), max(known[who], tokens)
+        repeated, tokens_read[who] = min(tokens_read[who], tokens), max(tokens_read[who], tokens)
         return (tokens - repeated + repeated * reread) * price.input
 
     for index, step in enumerate(episode.steps):
@@ -59,28 +59,29 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
             continue
         total += read("slm", lengths.prompt(index)) + lengths.action * price.output
         if gated:
-            asked = instruments(episode.method, features)
-            samples = settings.inference.num_candidates if asked.samples else 0
+            needed = instruments(episode.method, features)
+            samples = settings.inference.num_candidates if needed.samples else 0
             if samples:
                 total += read("slm", lengths.prompt(index)) + samples * lengths.action * price.output
-            if asked.previous and index and is_llm_step(episode.steps[index - 1]):
+            if needed.previous and index and is_llm_step(episode.steps[index - 1]):
                 total += read("verifier", lengths.prompt(index - 1) + lengths.action)
-            if asked.verifier:
+            if needed.verifier:
                 total += sum(read("verifier", lengths.prompt(index) + lengths.action) for _ in range(1 + samples))
     return total / 1e6
 
 
 def price_of(model: str) -> Rate:
-    """The listed price of `provider:name`. Raises UsageError where none is listed."""
+    """Return the listed price of `provider:name`. Raises UsageError for an unlisted model."""
     provider, _, name = model.partition(":")
     return rate_of(provider, name)
 
 
-def llm_usd(asked: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
-    """USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt cache."""
+def llm_usd(llm_steps: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
+    """Return the USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt
+    cache."""
     listed = saved = 0.0
     before = None
-    for index in (index for index, asks in enumerate(asked) if asks):
+    for index in (index for index, asks in enumerate(llm_steps) if asks):
         read = lengths.prompt(index)
         listed += (read * rate.input + lengths.action * rate.output) / 1e6
         saved += cache.saved(*cache.split(read, 0.0 if before is None else lengths.prompt(before) / read, 0.0))
@@ -91,7 +92,7 @@ def llm_usd(asked: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCa
 def fractions(
     results: Path, lengths: Lengths, models: Sequence[str], reread: float, groups: Sequence[str] | None
 ) -> list[list[str]]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     settings = load(results / "config.yaml")
     features = settings.router.features if groups is None else groups
     rates = {name: price_of(name) for name in models}
@@ -106,10 +107,10 @@ def fractions(
         row[0] += len(episode.steps)
         row[1] += sum(map(is_llm_step, episode.steps))
         local = local_usd(episode, lengths, settings, features, reread)
-        for place, name in enumerate(rates):
+        for at, name in enumerate(rates):
             listed, billed = llm_usd(map(is_llm_step, episode.steps), lengths, rates[name], caches[name])
-            row[2 + 2 * place] += local + listed
-            row[3 + 2 * place] += local + billed
+            row[2 + 2 * at] += local + listed
+            row[3 + 2 * at] += local + billed
     return [
         [condition, method, f"{row[1] / row[0]:.3f}"]
         + [f"{usd / whole:.3f}" for usd, whole in zip(row[2:], totals[condition, STRONG][2:], strict=True)]
@@ -137,7 +138,7 @@ if __name__ == "__main__":
         nargs="+",
         choices=FEATURE_GROUPS,
         metavar="GROUP",
-        help="price the trained routers' decisions as if they read these (default: what the evaluation's read)",
+        help="price the trained routers' decisions as if they read these (default: the evaluation's)",
     )
     given = parser.parse_args()
     sizes = Lengths(head=given.head, page=given.page, action=given.action)

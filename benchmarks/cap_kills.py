@@ -1,10 +1,10 @@
-"""One cap over a stage, its helpers and their kills: what the emulator bills stays below it, and nothing is paid twice.
+"""One cost cap over a stage, its helpers and their kills: the bill stays below it, and nothing is paid twice.
 
     python -m benchmarks.cap_kills --folder /tmp/cap-kills --kills 20 --helpers 3
 
-Two API models on the desk. The features are made by a stage with so many helpers, under a cap that is reached several
-times and raised each time; one of the processes, drawn by a key, is killed by signal 9 and started again. Printed are
-the cap, what the emulator billed, what the journals say, and the calls that were in flight at a kill.
+Two API models on the desk. A stage with `--helpers` helpers makes the features under a cap that is reached several
+times and raised each time; one of the processes, drawn by a key, is killed by signal 9 and started again. Printed: the
+cap, the emulator's bill, the sum of the journals, and the calls that were in flight at a kill.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from r2v.wire.exchange import TokenCounts
 LARGE, SMALL = "gpt-5.2", "gpt-5-nano"
 
 
-def billed(one: Bill) -> float:
-    """USD of a direct call."""
-    fresh = one.tokens_in - one.cached_in
-    return rate_of(one.provider, one.model).usd(
-        TokenCounts(fresh=fresh, cached=one.cached_in, output=one.tokens_out), batch=False
+def billed(call: Bill) -> float:
+    """Return the USD of a direct call."""
+    fresh = call.tokens_in - call.cached_in
+    return rate_of(call.provider, call.model).usd(
+        TokenCounts(fresh=fresh, cached=call.cached_in, output=call.tokens_out), batch=False
     )
 
 
 def words(cap: float, *, helper: bool) -> list[str]:
-    """The command of the stage, or of a helper."""
+    """Return the command of the stage, or of a helper."""
     settings = (
         f"prefix=caps teacher.provider=openai teacher.model_name={LARGE} teacher.max_tokens=64 teacher.mode=concurrent "
         f"teacher.max_usd={cap} teacher.preflight=false policy.provider=openai policy.model_name={SMALL} "
@@ -76,29 +76,31 @@ def main() -> int:
             if code == 5:
                 reached, cap = reached + 1, round(cap + values.step, 6)
             if code is not None and code not in (5, -signal.SIGKILL):
-                print(f"the stage ended with {code}: see log-stage.txt in {values.folder}")
+                print(f"the stage failed with exit code {code}; see {values.folder}/log-stage.txt")
                 return 1
             good = good and bill(emulator) <= cap
             if kills < values.kills and draw.random() < 0.9:
-                one = draw.randrange(len(processes))
-                if processes[one].poll() is None:
-                    processes[one].kill()
-                    processes[one].wait()
+                victim = draw.randrange(len(processes))
+                if processes[victim].poll() is None:
+                    processes[victim].kill()
+                    processes[victim].wait()
                     kills += 1
-            for place, process in enumerate(processes):
-                if process.poll() is not None and (place == 0 or process.returncode != 0):
-                    processes[place] = start(place > 0)
+            for number, process in enumerate(processes):
+                if process.poll() is not None and (number == 0 or process.returncode != 0):
+                    processes[number] = start(number > 0)
             time.sleep(2.0 + draw.random())
         for process in processes:
             process.wait()
         bills, books = emulator.ledger().bills, ProjectLedger(Path())
         views = [books.book(entry) for entry in books.entries()]
-        asked = Counter((one.model, one.turn[1:], one.body_sha256) for one in bills if one.turn)
-        again = sum(times - 1 for times in asked.values())
-        total, told = bill(emulator), sum(view.usd for view in views)
+        requests = Counter((call.model, call.turn[1:], call.body_sha256) for call in bills if call.turn)
+        again = sum(times - 1 for times in requests.values())
+        total, journalled = bill(emulator), sum(view.usd for view in views)
         print(f"{kills} kills, cap reached {reached} times, last cap ${cap:.2f}")
-        print(f"billed ${total:.4f}, journals say ${told:.4f}; {len(bills)} calls, {again} asked again after a kill")
-        good = good and total <= told + 1e-6 <= cap + 2e-6
+        print(
+            f"billed ${total:.4f}, journals ${journalled:.4f}; {len(bills)} calls, {again} of them repeats after a kill"
+        )
+        good = good and total <= journalled + 1e-6 <= cap + 2e-6
     print("holds" if good else "DOES NOT HOLD")
     return 0 if good else 1
 

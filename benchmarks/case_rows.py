@@ -1,8 +1,8 @@
-"""Case support for a student's rows: the features of the group `cases` at states that were recorded without them.
+"""Case-support features (group `cases`) of a student's rows, at states that were recorded without them.
 
 The pipeline makes rows of the features that its router reads, and case support is off by default. Here the index is
 fitted as `r2v fit_case_support` does it, and each recorded episode is walked again, step by step as it was acted, in a
-routing tree: the rows get the index's figures of their very state and proposal, and keep all else.
+routing tree: each row gets the index's figures for its own state and proposal, and keeps its other features.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ CHUNK = 64
 
 
 def case_index(config: Config) -> CaseIndex:
-    """The index of the steps that the published clone learnt from."""
+    """Return the index of the steps that the published clone learnt from."""
     recorded, cloned = published(config, "perturb"), json.loads(published(config, "bc").file(TASKS).read_text())
     tasks = set(cloned)
-    episodes = StoredEpisodes(recorded.file("trajectories.jsonl"), keep=lambda one: one.metadata.task_id in tasks)
+    episodes = StoredEpisodes(
+        recorded.file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in tasks
+    )
     tools = tool_specs(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
     return CaseIndex.of(recorded_steps(episodes), tools, config.seed)
 
 
 def rows_with_cases(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow], path: Path) -> list[FeatureRow]:
-    """The rows with the features of the group. Read from `path`, or made and written there."""
+    """Return the rows with case-support features, read from `path`, or made and written there."""
     if not path.exists():
         began = time.process_time()
         cfg = RouterFeaturesSettings.of(config)
@@ -54,20 +56,20 @@ def rows_with_cases(runner: MethodRunner, config: Config, rows: Sequence[Feature
         episodes: dict[tuple[str, int, float | None], list[FeatureRow]] = {}
         for row in sorted(rows, key=lambda row: (row.round, row.episode_id, row.step_idx)):
             episodes.setdefault((row.episode_id, row.round, row.threshold), []).append(row)
-        keys, made = list(episodes), list[FeatureRow]()
+        keys, new_rows = list(episodes), list[FeatureRow]()
         for at in range(0, len(keys), CHUNK):
             walked = [
                 partial(_walked, RoutingTree(runner, specs[key[0]]), episodes[key]) for key in keys[at : at + CHUNK]
             ]
-            made += [row for of_episode in runner.waves.run(walked) for row in of_episode]
-        print(f"case support: {len(made)} rows, {time.process_time() - began:.1f} CPU-s", flush=True)
-        write_rows(path, made)
+            new_rows += [row for of_episode in runner.waves.run(walked) for row in of_episode]
+        print(f"case support: {len(new_rows)} rows, {time.process_time() - began:.1f} CPU-s", flush=True)
+        write_rows(path, new_rows)
     return read_rows(path)
 
 
 async def _walked(tree: RoutingTree, rows: Sequence[FeatureRow]) -> list[FeatureRow]:
-    """The rows of one episode; the LLM acted at the steps that the small policy did not."""
-    by_step, made = {row.step_idx: row for row in rows}, list[FeatureRow]()
+    """Return the rows of one episode; the LLM acted at the steps that the small policy did not."""
+    by_step, new_rows = {row.step_idx: row for row in rows}, list[FeatureRow]()
     node = await tree.root()
     for step in range(max(by_step) + 1):
         act, row = await tree.kept(node), by_step.get(step)
@@ -77,8 +79,8 @@ async def _walked(tree: RoutingTree, rows: Sequence[FeatureRow]) -> list[Feature
                 raise RuntimeError(f"{row.state_id}: the small policy proposes {act.text}, the row says {row.proposal}")
             measured = await tree.runner.extractor.measure(node.view, act.proposal, Instruments())
             cases = {name: value for name, value in measured.features.items() if name.startswith(f"{GROUP}.")}
-            made.append(replace(row, features={**row.features, **cases}))
+            new_rows.append(replace(row, features={**row.features, **cases}))
         node = await tree.below(node, row is not None and row.actor != "slm")
         if node.point is None:
             break
-    return made
+    return new_rows

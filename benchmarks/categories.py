@@ -1,12 +1,12 @@
-"""Each category of perturbation alone: what it takes from a small policy, from routers, and from the LLM.
+"""Success lost to each category of perturbation alone, by the small policy, by routers and by the LLM.
 
     python -m benchmarks.categories --students 0 1 2 --first-task 46877
 
 Students of `benchmarks/students.py`, at the thresholds of their noisy pieces' main point, play the same desk tasks once
-clean and once under each of the twelve categories alone, at one probability and the default severity; of some no
-training has seen anything. Printed: success of each method as a mean over students and tasks, what it loses from clean
-with a 95 % bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router.
-Kept in benchmarks/outcomes/categories; `python -m benchmarks.tables` prints the table.
+clean and once under each of the twelve categories alone, at one probability and the default severity; some categories
+occur in no training. Printed: success of each method as a mean over students and tasks, its loss from clean with a 95 %
+bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router. Kept in
+benchmarks/outcomes/categories; `python -m benchmarks.tables` prints the table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLEAN = "clean"
 
 
 def conditions() -> dict[str, PerturbationsConfig]:
-    """Name -> perturbations: none, and each category alone."""
+    """Return name -> perturbations: none, and each category alone."""
     names = PerturbationsConfig.categories()
     nothing: dict[str, Any] = {name: CategoryConfig() for name in names}
     alone = {name: {**nothing, name: CategoryConfig(prob=PROBABILITY)} for name in names}
@@ -51,37 +51,40 @@ def conditions() -> dict[str, PerturbationsConfig]:
 
 
 def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, list[list[int]]]:
-    """Of a student by condition: 1 for success, by method and task."""
-    made = student(config)
-    everybody = rivals(config, made.rows, {task.task_id: task.goal for task in made.runner.world.benchmark.tasks()})
+    """Play a student under each condition; return condition -> 1 for success, by method and task."""
+    trained = student(config)
+    everybody = rivals(
+        config, trained.rows, {task.task_id: task.goal for task in trained.runner.world.benchmark.tasks()}
+    )
     placed = Piece.read(OUTCOMES / f"student-{number}-noisy.jsonl.zst").head["thresholds"]
     scores, alone = scores_of(everybody.values()), own_score(everybody[OURS])
     plans = {"slm_only": (alone, 1.0), "llm_only": (alone, 0.0)}
     for name in METHODS:
         if name in placed:
-            one = placed[name][POINTS.index(MAIN_POINT)]
-            plans[name] = scores[one["score"]], one["tau"]
-    found = {}
+            placement = placed[name][POINTS.index(MAIN_POINT)]
+            plans[name] = scores[placement["score"]], placement["tau"]
+    successes = {}
     for name, perturbations in conditions().items():
-        runner = replace(made.runner, world=replace(made.runner.world, perturbations=perturbations))
+        runner = replace(trained.runner, world=replace(trained.runner.world, perturbations=perturbations))
         trees = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
         played = walks(trees, [plans[method] for method in METHODS])
-        found[name] = [[int(one.success) for one in episodes] for episodes in played]
-        print(f"student {number}, {name}: {[round(fmean(row), 3) for row in found[name]]}", flush=True)
-    return found
+        successes[name] = [[int(episode.success) for episode in episodes] for episodes in played]
+        print(f"student {number}, {name}: {[round(fmean(row), 3) for row in successes[name]]}", flush=True)
+    return successes
 
 
 def stored(folder: Path = KEPT) -> list[dict[str, FloatArray]]:
-    """What `solved` found of every student that was played. Raises FileNotFoundError where none was."""
+    """Load the results of `solved` for every played student. Raises FileNotFoundError if there are none."""
     paths = sorted(folder.glob("student-*.json"))
     if not paths:
         raise FileNotFoundError(f"{folder}: no student")
     return [{name: np.array(rows, float) for name, rows in json.loads(path.read_text()).items()} for path in paths]
 
 
-def table(found: Sequence[dict[str, FloatArray]]) -> list[str]:
-    """A row for each category."""
-    by_name = {name: np.stack([one[name] for one in found], axis=1) for name in found[0]}  # (methods, students, tasks)
+def table(students: Sequence[dict[str, FloatArray]]) -> list[str]:
+    """Return a row for each category."""
+    # Each array has the shape (methods, students, tasks).
+    by_name = {name: np.stack([outcomes[name] for outcomes in students], axis=1) for name in students[0]}
     clean, ours = by_name[CLEAN], METHODS.index(OURS)
     others = [at for at, name in enumerate(METHODS) if name not in (OURS, "llm_only")]
     heads = [*METHODS, "r2v loses", *(f"than {METHODS[at]}, less by" for at in others)]
@@ -89,7 +92,7 @@ def table(found: Sequence[dict[str, FloatArray]]) -> list[str]:
     for name, values in by_name.items():
         lost = clean - values
         differences = [] if name == CLEAN else [lost[ours], *(lost[at] - lost[ours] for at in others)]
-        cells = [f"{one.mean():.3f}" for one in values]
+        cells = [f"{figures.mean():.3f}" for figures in values]
         cells += [f"{draws[0]:+.3f} {bounds(draws[1:])}" for draws in map(drawn, differences)]
         cells += [""] * (len(heads) - len(cells))
         rows.append(f"| {name} | {' | '.join(cells)} |")
@@ -101,17 +104,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2], help="seeds that have a noisy piece")
     parser.add_argument(
-        "--first-task", type=int, required=True, help="of desk; the ledger refuses those that were read"
+        "--first-task", type=int, required=True, help="first desk task; the ledger refuses tasks that were read"
     )
     parser.add_argument("--num-tasks", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
-    asked = parser.parse_args()
-    open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/categories.py", asked.again))
-    for number in asked.students:
+    arguments = parser.parse_args()
+    open_look(
+        LEDGER, look_at("desk", arguments.first_task, arguments.num_tasks, "benchmarks/categories.py", arguments.again)
+    )
+    for number in arguments.students:
         path = KEPT / f"student-{number}.json"
         if not path.exists():
             config = load(DESK, [f"seed={number}", f"prefix=student{number}"])
-            write_json(path, solved(config, number, asked.num_tasks, asked.first_task))
+            write_json(path, solved(config, number, arguments.num_tasks, arguments.first_task))
     print("\n".join(table(stored())))
 
 

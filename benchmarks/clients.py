@@ -1,12 +1,12 @@
-"""Agents that people use, unmodified, in front of the server: do their sessions end well, and do the books hold?
+"""Unmodified third-party agents in front of the server: sessions that end well, and the books against the bill.
 
     python -m benchmarks.clients --install        # pinned versions, from npm and PyPI, into outputs/peers
-    python -m benchmarks.clients --sessions 50    # in a network namespace with loopback alone, where one can be made
+    python -m benchmarks.clients --sessions 50    # in a network namespace with loopback only, if possible
 
-Each agent is told to make a file. The LLM is the emulator: it answers the first turn by a call of the agent's own shell
-tool and the next by words. In half of the sessions the agent's first session is taken as a bundle's domain, and a
-router hands every turn after an error to the LLM, so that the small model acts too. Printed are, for each agent, the
-sessions that ended with exit code 0 and the file, the turns of either model, and the books beside the emulator's bill.
+The task of each agent is to make a file. The LLM is the emulator: it answers the first turn with a call of the agent's
+own shell tool and the next with text. In half of the sessions the agent's first session defines a bundle's domain, and
+a router sends every turn after an error to the LLM, so that the small model acts too. Printed for each agent: sessions
+that ended with exit code 0 and the file, turns of either model, and the books beside the emulator's bill.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Client:
 
     @property
     def home(self) -> Path:
-        """Where it is installed."""
+        """Folder of its installation."""
         return (HOME / self.package.replace("/", "-")).absolute()
 
     @property
@@ -172,7 +172,7 @@ def install(names: Sequence[str]) -> None:
 
 
 def program_of(client: Client) -> Path:
-    """Where a client is installed."""
+    """Return the path of a client's program."""
     folder = "node_modules/.bin" if client.by_npm else "bin"
     return client.home / folder / client.program
 
@@ -217,7 +217,7 @@ def measure(name: str, client: Client, sessions: int) -> str:
 
 
 def _thrown_away(row: Mapping[str, Any]) -> float:
-    """Return what a proposal cost that the router threw away."""
+    """Return the cost of a proposal that the router discarded."""
     small = row.get("decision", {}).get("small")
     return small["usd"] if small and row["source"] == "llm" else 0.0
 
@@ -236,13 +236,13 @@ def _served(root: Path, emulator: Emulator, client: Client, sessions: int, bundl
     config = load({"teacher": teacher, "policy": policy, "serve": {"port": 0}})
 
     async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
-        async with listening(config, root, record=True, bundle=bundle) as place:
-            ready(place)
+        async with listening(config, root, record=True, bundle=bundle) as server:
+            ready(server)
             await stop.wait()
 
-    with in_thread(main) as place:
-        key = place.keys_file.read_text().split()[1]
-        return sum(session(client, place.url, key) for _ in range(sessions))
+    with in_thread(main) as server:
+        key = server.keys_file.read_text().split()[1]
+        return sum(session(client, server.url, key) for _ in range(sessions))
 
 
 def main() -> None:
@@ -261,7 +261,7 @@ def main() -> None:
         inside = ["unshare", "-rn", "bash", "-c", 'ip link set lo up && exec "$@"', "-", *words]
         alone = subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode == 0
         if not alone:
-            print("no network namespace can be made here: the clients may ask other hosts")
+            print("no network namespace can be made here: clients may reach other hosts")
         env = {**os.environ, _INSIDE: "1", "OPENAI_API_KEY": "sk-emulated"}
         sys.exit(subprocess.run(inside if alone else words, env=env, check=False).returncode)
     for name in values.only:

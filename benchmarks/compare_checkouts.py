@@ -1,11 +1,11 @@
-"""The same before and after: every content file that the MRP leaves in one checkout, against another's.
+"""Compare every content file that the MRP leaves in one checkout with another checkout's.
 
-    python benchmarks/compare_checkouts.py OLD NEW            # compares what `make mrp` left in both
+    python benchmarks/compare_checkouts.py OLD NEW            # compares the files of `make mrp` in both
     python benchmarks/compare_checkouts.py OLD NEW --run      # runs it in both first, by this Python
 
-For changes that must change no result. Files are compared by what they say (run ids, clocks and the commit aside);
-manifests, which name the code and the moment, are left out, and so are resolved configurations, which gain keys. Exit
-code 0: nothing differs; 1: something does, and each file is named with the first line in which it does.
+For changes that must change no result. Run ids, clocks and the commit are ignored; manifests, which name the code and
+the moment, are left out, and so are resolved configurations, which gain keys. Exit code 0: all files are equal; 1: some
+differ, and each is named with its first different line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMMIT = re.compile(rb'"git_commit": ?"[0-9a-f]{40}"')
 
 
 def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
-    """(path below the checkout, file) of every content file, through the links that publish artifacts."""
+    """Return (path below the checkout, file) of every content file, through the links that publish artifacts."""
     for root in ROOTS:
         for folder, _, names in os.walk(checkout / root, followlinks=True):
             for name in sorted(names):
@@ -38,14 +38,14 @@ def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
 
 
 def same(old: Path, new: Path) -> bool:
-    """Whether two files say the same but for the commit that made them."""
+    """True if two files are equal except for the commit that made them."""
     if content_sha256(old) == content_sha256(new):
         return True
     return _COMMIT.sub(b"", old.read_bytes()) == _COMMIT.sub(b"", new.read_bytes())
 
 
 def first_difference(old: Path, new: Path) -> str:
-    """The first line in which two text files differ, cut short; or that they are no text."""
+    """Return the first line in which two text files differ, cut short, or a note that they are no text."""
     try:
         lines = zip_longest(old.read_text().splitlines(), new.read_text().splitlines(), fillvalue="(ends)")
         number, left, right = next((n, a, b) for n, (a, b) in enumerate(lines, start=1) if a != b)
@@ -57,7 +57,7 @@ def first_difference(old: Path, new: Path) -> str:
 
 
 def main() -> int:
-    """Compare, and say how many files are the same."""
+    """Compare the files and print the number of equal ones; 1 if any differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)

@@ -4,11 +4,10 @@
     python -m benchmarks.decision                         # then this
     python -m benchmarks.decision --checkout ../before    # and the gate of another checkout of R2V, in the same run
 
-The small policy plays noisy desk tasks; its states and proposals are written to a file that every side reads. A side is
-a process of its own, pinned to one core; each part is timed in a child of it, which decides on other episodes first and
-then once on every state in the order of a wave, so that nothing of a measured episode has been met before. Printed:
-medians over rounds, in which the sides take turns. Long states are the same with every page lengthened by further
-rows.
+The small policy plays noisy desk tasks; its states and proposals go to a file that every side reads. A side is a
+process of its own, pinned to one core; each part is timed in a child process, which decides on other episodes first and
+then once on every state in the order of a wave, so that no cache holds anything of a measured episode. Printed: medians
+over rounds, in which the sides take turns. Long states are the same states with further rows on every page.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import Any
 from benchmarks.switchyard_peer import CHILD, HOME, INSTALL, RELEASE, SEMANTICS, SWITCHYARD, conversation
 from r2v.config import Config, InferenceConfig, TaskSelection
 from r2v.envs.desk import Desk
-from r2v.llm.memo import digest_of
+from r2v.llm.answer_cache import digest_of
 from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import Act, GreedyActor, StepView
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
@@ -72,13 +71,13 @@ print(json.dumps(figures), flush=True)
 
 
 class Recording:
-    """A greedy actor that keeps what it was shown and what its model replied."""
+    """A greedy actor that records its states and its model's replies."""
 
     def __init__(self, actor: GreedyActor) -> None:
         self.actor, self.kept = actor, list[State]()
 
     async def act(self, view: StepView) -> Act:
-        """The actor's action."""
+        """Return the actor's action."""
         act = await self.actor.act(view)
         assert act.proposal is not None
         self.kept.append((view, act.proposal))
@@ -86,7 +85,7 @@ class Recording:
 
 
 def played(policy: Path, config: Config, folder: Path) -> list[dict[str, Any]]:
-    """The states of the small policy's episodes; the teacher's recorded steps are written to `folder` as an index."""
+    """Return the states of the small policy's episodes; write the teacher's recorded steps to `folder` as an index."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.llm.scripted import ScriptedBackend
     from r2v.llm.waves import Waves
@@ -115,7 +114,7 @@ def played(policy: Path, config: Config, folder: Path) -> list[dict[str, Any]]:
 
 
 def plain(view: StepView, reply: Reply) -> dict[str, Any]:
-    """A state as JSON."""
+    """Return a state as JSON."""
     sample = reply.samples[0]
     return {
         "task_id": view.task_id,
@@ -134,7 +133,7 @@ def plain(view: StepView, reply: Reply) -> dict[str, Any]:
 
 
 def lengthened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The state with long pages: further rows of other people, told apart by task and step."""
+    """Return the state with long pages: further rows of other people, distinct by task and step."""
 
     def page(step: int, text: str) -> str:
         row = '{{"row":"{0}-{1}-{2}","name":"person{2}","team":"field","status":"open","id":"x{1}{2}"}}'
@@ -145,7 +144,7 @@ def lengthened(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def states_of(records: Iterable[Mapping[str, Any]]) -> list[State]:
-    """The states as a gate gets them. Equal texts are one object, as in an episode that goes on."""
+    """Return the states as a gate receives them. Equal texts are one object, as in a running episode."""
     texts: dict[str, str] = {}
     tools: dict[str, tuple[ToolSpec, ...]] = {}
 
@@ -177,7 +176,7 @@ def states_of(records: Iterable[Mapping[str, Any]]) -> list[State]:
 
 
 def forked(work: Callable[[], float]) -> float:
-    """The figure that the work gives in a child process. It makes its states itself: the first touch of an inherited
+    """Return the result of the work in a child process, which makes its states itself: the first touch of an inherited
     page of memory would count."""
     read, write = os.pipe()
     if not (child := os.fork()):
@@ -190,14 +189,14 @@ def forked(work: Callable[[], float]) -> float:
 
 
 def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
-    """The figures of this checkout, by kind of states and part."""
+    """Return the figures of this checkout, by kind of states and part."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     model, index, untrusted = load(router), CaseIndex.load(folder / "cases"), Desk.capabilities.untrusted
-    inference, asked = InferenceConfig(), Instruments()
+    inference, instruments = InferenceConfig(), Instruments()
 
     def decide(states: Sequence[State], cases: CaseIndex | None = None) -> None:
         extractor = FeatureExtractor(inference, untrusted=untrusted, cases=cases)
-        gate = ScoreGate(score_function("r2v", {"r2v": model}), extractor, asked)
+        gate = ScoreGate(score_function("r2v", {"r2v": model}), extractor, instruments)
 
         async def every() -> None:
             for view, proposal in states:
@@ -221,14 +220,14 @@ def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
     def timed(kind: str, part: str) -> float:
         warming, measured = (states_of(json.loads(line)[kind]) for line in (folder / "states.jsonl").open())
         decide(warming, index if "case" in part else None)
-        found = [features.extract(signals(*state)) for state in warming]
+        vectors = [features.extract(signals(*state)) for state in warming]
         work: Callable[[], object]
         if part in ("gate", "gate with case support"):
             work = partial(decide, measured, index if "case" in part else None)
         elif part == "digest":
             work = partial(list, (digest_of(view.messages, 0, (), (), False, False) for view, _ in measured))
         elif part == "score":
-            work = partial(list, (model.predict(one) for one in (found * 2)[: len(measured)]))
+            work = partial(list, (model.predict(vector) for vector in (vectors * 2)[: len(measured)]))
         else:
             ready = [signals(*state) for state in measured]
             work = partial(list, map(features._GROUPS[part], ready))
@@ -240,7 +239,7 @@ def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
 
 
 def side(command: Sequence[str], checkout: Path) -> dict[str, dict[str, float]]:
-    """What a side's process prints last."""
+    """Run a side's process and return the figures of its last line."""
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve()), "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if not done.stdout:  # an abort at the end, after the figures, loses nothing
@@ -258,41 +257,46 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=HOME, help="Switchyard's environment (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.measure:
-        print(json.dumps(measure(asked.measure, asked.router)))
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(arguments.measure, arguments.router)))
         return
-    if not (asked.policy.exists() and asked.router.exists()):
-        parser.error(f"{asked.policy}, {asked.router}: not there; run `make mrp` first, or name others")
+    if not (arguments.policy.exists() and arguments.router.exists()):
+        parser.error(f"{arguments.policy}, {arguments.router}: not there; run `make mrp` first, or name others")
     with tempfile.TemporaryDirectory(prefix="r2v-decision-") as name:
         folder = Path(name)
-        records = played(asked.policy, Config(), folder / "cases")
+        records = played(arguments.policy, Config(), folder / "cases")
         tasks = list(dict.fromkeys(record["task_id"] for record in records))
         records.sort(key=lambda record: len(record["actions"]))
         halves = [[r for r in records if (r["task_id"] in tasks[:WARMING]) is warming] for warming in (True, False)]
         sets = [{"short": half, "long": list(map(lengthened, half))} for half in halves]
-        (folder / "states.jsonl").write_text("".join(json.dumps(one) + "\n" for one in sets))
-        talks = [{kind: [conversation(view) for view, _ in states_of(of)] for kind, of in one.items()} for one in sets]
-        (folder / "talks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in talks))
+        (folder / "states.jsonl").write_text("".join(json.dumps(half) + "\n" for half in sets))
+        talks = [
+            {kind: [conversation(view) for view, _ in states_of(of)] for kind, of in half.items()} for half in sets
+        ]
+        (folder / "talks.jsonl").write_text("".join(json.dumps(half) + "\n" for half in talks))
         for kind, of in sets[1].items():
-            size = fmean(sum(map(len, [*one["observations"], *one["actions"]])) for one in of)
+            size = fmean(sum(map(len, [*record["observations"], *record["actions"]])) for record in of)
             print(
                 f"{kind}: {len(of)} states of {len(tasks) - WARMING} episodes, {size:,.0f} characters each on average"
             )
         here = Path(__file__).resolve().parents[1]
-        measuring = [str(Path(__file__).resolve()), "--measure", name, "--router", str(asked.router.resolve())]
-        sides = {str(path): ([sys.executable, *measuring], path) for path in [here, *asked.checkout]}
-        python = asked.peers / "bin" / "python"
+        measuring = [str(Path(__file__).resolve()), "--measure", name, "--router", str(arguments.router.resolve())]
+        sides = {str(path): ([sys.executable, *measuring], path) for path in [here, *arguments.checkout]}
+        python = arguments.peers / "bin" / "python"
         if python.exists():
             code = CHILD.partition("\nfor line in sys.stdin")[0] + PEER_LOOP
             peer = [str(python), "-c", code, str(folder / "talks.jsonl"), json.dumps(SEMANTICS["desk"])]
             sides[f"{SWITCHYARD} {RELEASE.partition('==')[2]}"] = (peer, here)
         else:
             print(f"{SWITCHYARD}: left out, there is no interpreter at {python}; run `{INSTALL}`")
-        rounds = [{name: side(*how) for name, how in sides.items()} for _ in range(asked.rounds)]
+        rounds = [{name: side(*how) for name, how in sides.items()} for _ in range(arguments.rounds)]
     for name in sides:
         for kind in KINDS:
-            figures = {part: median(one[name][kind][part] for one in rounds) for part in rounds[0][name][kind]}
+            figures = {
+                part: median(round_figures[name][kind][part] for round_figures in rounds)
+                for part in rounds[0][name][kind]
+            }
             print(f"{name}, {kind}: " + ", ".join(f"{part} {figure:.1f}" for part, figure in figures.items()))
 
 

@@ -1,12 +1,13 @@
-"""What making a prompt costs at each step of a long episode, under every chat template that TRL ships.
+"""CPU time of making a prompt at each step of a long episode, under every chat template that TRL ships.
 
     python benchmarks/encode.py                         # 30 steps of about 970 tokens into 4,096
     python benchmarks/encode.py --only qwen3 llama3_1   # these templates
 
-The bound is one tokenisation of the prompt that comes out. `joined`: whether prompts are made of segments, each read
-once, or rendered whole. The last columns are the tokens that cloning reads in a row for each step and in prefix trees:
-of this episode, and of one of 12 short steps that fits whole, without tools. Texts are pages of this repository's docs;
-the tokenizer is a BPE of 16,384 words learnt from them and the sources. What prompts share: benchmarks/prefixes.py.
+The bound is one tokenisation of the finished prompt. `joined`: "yes" if prompts are joined from segments, each
+tokenised once; "no" if they are rendered whole. The last columns are the tokens that cloning reads in a row for each
+step and in prefix trees: of this episode, and of one of 12 short steps that fits whole, without tools. Texts are pages
+of this repository's docs; the tokenizer is a BPE of 16,384 words learnt from them and the sources. The shares that
+prompts have in common are measured by benchmarks/prefixes.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CONTROL = re.compile(r"<[|｜]?[\w▁]{1,40}[|｜]?>|</[a-z_]{2,24}>|\[/?[A-Z_]
 
 
 def shipped() -> dict[str, str]:
-    """TRL's templates by name, without the variants made for training."""
+    """Return TRL's templates by name, without the variants made for training."""
     spec = find_spec("trl")
     assert spec is not None and spec.origin is not None
     files = sorted((Path(spec.origin).parent / "chat_templates").glob("*.jinja"))
@@ -40,7 +41,7 @@ def shipped() -> dict[str, str]:
 
 
 def learnt(texts: Sequence[str]) -> str:
-    """A byte-level BPE, as JSON."""
+    """Return a byte-level BPE, as JSON."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -50,14 +51,14 @@ def learnt(texts: Sequence[str]) -> str:
 
 
 def learnt_texts() -> tuple[list[str], str]:
-    """The pages of the docs, and a BPE of them and the sources."""
+    """Return the pages of the docs, and a BPE of them and the sources."""
     texts = [path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))]
     sources = [path.read_text() for path in sorted((Path(__file__).parents[1] / "r2v").rglob("*.py"))]
     return texts, learnt([*texts, *sources])
 
 
 def tokenizer(bpe: str, template: str) -> Any:
-    """The BPE with a template and a token for each of its control words."""
+    """Return the BPE with a template and a token for each of its control words."""
     inner = Tokenizer.from_str(bpe)
     roles = [f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "observation")]
     words = list(dict.fromkeys([*_CONTROL.findall(template), *roles]))
@@ -67,40 +68,40 @@ def tokenizer(bpe: str, template: str) -> Any:
 
 
 def pages(texts: Sequence[str], steps: int) -> list[str]:
-    """One observation a step, of about 970 tokens."""
+    """Return one observation of about 970 tokens per step."""
     whole = "\n".join(texts)
     return [whole[3300 * i : 3300 * (i + 1)] for i in range(steps)]
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of the process."""
+    """Return the CPU seconds of a call."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def steps_row(encoder: Encoder, context: Sequence[Message], action: str) -> Row:
-    """What cloning a step reads."""
+    """Return the training row that cloning reads for a step."""
     ids, target = encoder(context), encoder.action_ids(action)
     return [*ids, *target], [IGNORED] * len(ids) + target
 
 
 def in_trees(rows: Sequence[Row]) -> str:
-    """Tokens of rows one by one, and in trees."""
+    """Return the tokens of the rows read separately, and in prefix trees."""
     return f"{sum(len(ids) for ids, _ in rows)}>{sum(len(tree.ids) for tree in lay_out(rows, LIMIT))}"
 
 
-def measure(made: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
-    """One row of the table."""
+def measure(tokenizer: Any, seen: Sequence[str], actions: Sequence[str]) -> str:
+    """Return one row of the table."""
     tools = Desk().make().tool_specs()
     contexts = [build_messages("read the manual", seen[: t + 1], actions[:t]) for t in range(len(seen))]
-    fresh = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)
+    fresh = Encoder(tokenizer, max_seq_len=LIMIT, reserve=RESERVE, tools=tools)
     cost = seconds(lambda: [fresh(context) for context in contexts]) / len(contexts)
-    text = made.decode(fresh(contexts[-1]))
-    bound = seconds(lambda: [made(text, add_special_tokens=False) for _ in range(5)]) / 5
+    text = tokenizer.decode(fresh(contexts[-1]))
+    bound = seconds(lambda: [tokenizer(text, add_special_tokens=False) for _ in range(5)]) / 5
     rows = [steps_row(fresh, context, action) for context, action in zip(contexts, actions, strict=True)]
     short = [page[:260] for page in seen[:12]]
-    whole = Encoder(made, max_seq_len=LIMIT, reserve=RESERVE)
+    whole = Encoder(tokenizer, max_seq_len=LIMIT, reserve=RESERVE)
     fitting_rows = [
         steps_row(whole, build_messages("read the manual", short[: t + 1], actions[:t]), actions[t]) for t in range(12)
     ]

@@ -1,12 +1,12 @@
-"""Estimates against the bill: a small run is paid on the emulator, and what it says of a larger one of other seeds.
+"""Cost estimates against the bill: a small run on the emulator predicts a larger one with other seeds.
 
     python -m benchmarks.estimates --folder /tmp/estimates                       # desk, babyai x openai, anthropic
     python -m benchmarks.estimates --folder /tmp/estimates --only desk openai --times 4
 
 On the desk a student is trained and the LLM is a provider's; on BabyAI (extra [babyai]) both models are a provider's,
-and the router looks at cases. The small run has about 20 tasks, the larger one so many times as many under other seeds.
-A row for each paid stage: the likely dollars beforehand, the dollars paid, the bound. Exit code 1 where the total is
-off by more than 1.5, a stage that costs more than a cent by more than 2, or what is paid is above the bound.
+and the router reads case support. The small run has about 20 tasks, the larger one `--times` as many under other seeds.
+A row for each paid stage: the likely dollars beforehand, the dollars paid, the bound. Exit code 1 if the total is off
+by a factor above 1.5, a stage that costs more than a cent by one above 2, or the payment exceeds the bound.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from r2v.emulator.answers import Answer
 from r2v.envs.base import Demonstrated, load_benchmark
 from r2v.llm.types import Request
 from r2v.pipeline.graph import selection
+from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
-from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.likely import billed_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.randomness import uniform
@@ -39,9 +39,9 @@ _CENT = 0.01
 
 
 def answer_of(benchmark: str, small: str) -> Answer:
-    """The emulated models of a benchmark: its expert, which the small one leaves now and then."""
-    made = load_benchmark(benchmark, {})
-    assert isinstance(made, Demonstrated)
+    """Return the emulated models of a benchmark: its expert, from which the small model deviates now and then."""
+    loaded = load_benchmark(benchmark, {})
+    assert isinstance(loaded, Demonstrated)
 
     def answer(request: EmulatedRequest) -> str:
         history = as_history(request.messages)
@@ -50,13 +50,13 @@ def answer_of(benchmark: str, small: str) -> Answer:
         slips = SLIPS if not stuck else STUCK
         if len(history) < 2 or (request.model == small and uniform("slips", *request.key) < slips):
             return slip
-        return str(made.expert(Request(messages=history, key=request.key)))
+        return str(loaded.expert(Request(messages=history, key=request.key)))
 
     return answer
 
 
 def as_history(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Goal, then pages and actions in their roles: a provider knows only user and assistant."""
+    """Return the goal, then pages and actions in their roles: a provider knows only user and assistant."""
     dialogue = [message for message in messages if message.role != "system"]
     goal, _, page = dialogue[0].text.partition("\n\n")
     first = [Message(role="user", content=goal), *([Message(role="tool", content=page)] if page else [])]
@@ -68,7 +68,7 @@ def as_history(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def overrides(benchmark: str, provider: str, *, times: int, seed: int, prefix: str) -> list[str]:
-    """The configuration of a run `times` as large as the small one."""
+    """Return the overrides of a run `times` as large as the small one."""
     large, small = MODELS[provider]
     common = (
         f"prefix={prefix} env.benchmark={benchmark} teacher.provider={provider} teacher.model_name={large} "
@@ -96,11 +96,11 @@ def overrides(benchmark: str, provider: str, *, times: int, seed: int, prefix: s
 
 def planned(config: Config) -> list[PlannedWork]:
     names = [row.name for row in selection(config, without=["ablations"])[0]]
-    return planned_jobs(config, known_here(config), dict.fromkeys(names, Allotted()), Path())
+    return planned_jobs(config, facts_here(config), dict.fromkeys(names, Allotted()), Path())
 
 
 def measured(benchmark: str, provider: str, times: int) -> bool:
-    """Run both, print the table; whether all holds."""
+    """Run both and print the table; True if every bound holds."""
     small = overrides(benchmark, provider, times=1, seed=1, prefix="pilot")
     full = overrides(benchmark, provider, times=times, seed=2, prefix="full")
     words = ["run", "--without", "ablations", "--overrides", "anyway=true"]
@@ -112,15 +112,15 @@ def measured(benchmark: str, provider: str, times: int) -> bool:
         if run.name not in before:
             paid[run.job] = paid.get(run.job, 0.0) + run.usd
     rows, good = [("stage", "likely $", "paid $", "at most $", "paid / likely")], True
-    for one in jobs:
-        likely, cost, bound = one.likely.usd if one.likely else 0.0, paid.get(one.name, 0.0), one.usd or 0.0
+    for job in jobs:
+        likely, cost, bound = job.likely.usd if job.likely else 0.0, paid.get(job.name, 0.0), job.usd or 0.0
         if not likely and not cost:
             continue
         off = cost / likely if likely else float("inf")
         good = good and cost <= bound and (cost < _CENT or 0.5 <= off <= 2)
-        rows.append((one.name, f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{off:.2f}"))
-    likely, cost = sum(one.likely.usd for one in jobs if one.likely), sum(paid.values())
-    bound = sum(one.usd or 0.0 for one in jobs)
+        rows.append((job.name, f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{off:.2f}"))
+    likely, cost = sum(job.likely.usd for job in jobs if job.likely), sum(paid.values())
+    bound = sum(job.usd or 0.0 for job in jobs)
     rows.append(("all", f"{likely:.3f}", f"{cost:.3f}", f"{bound:.2f}", f"{cost / likely:.2f}"))
     good = good and cost <= bound and 1 / 1.5 <= cost / likely <= 1.5
     print(f"\n{benchmark}, {provider}, {times} times a run of 20 tasks: {'holds' if good else 'MISSED'}")
@@ -130,9 +130,9 @@ def measured(benchmark: str, provider: str, times: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the runs lie; made anew for each row")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs; made again for each row")
     parser.add_argument("--only", nargs=2, metavar=("BENCHMARK", "PROVIDER"), help="one row (default: all four)")
-    parser.add_argument("--times", type=int, default=10, help="how many times as large the second run is (default: 10)")
+    parser.add_argument("--times", type=int, default=10, help="size of the second run over the first (default: 10)")
     values = parser.parse_args()
     cases = [tuple(values.only)] if values.only else [(b, p) for b in ("desk", "babyai") for p in MODELS]
     good = True

@@ -1,12 +1,12 @@
-"""What of training, decoding and the memory planner is true on this GPU: `make gpu-check`, a quarter of an hour.
+"""Check training, decoding and the memory planner on this GPU: `make gpu-check`, a quarter of an hour.
 
     python benchmarks/gpu_check.py --out gpu-check           # every part, each with its own limit in seconds
     python benchmarks/gpu_check.py --part numbers --device cpu
 
-It runs from a source tree, with whatever torch is there, and skips by name what lacks a package. Each part runs in a
-process of its own, leaves its output in OUT/<part>.txt and a line in the table of OUT/summary.txt; a part that fails
-stops no other. Nothing is downloaded: models are random weights of a published shape. Exit code 0: all parts that were
-run succeeded.
+It runs from a source tree with the installed torch, and names each part that it skips for want of a package. A part
+runs in a process of its own, writes its output to OUT/<part>.txt and a line to the table of OUT/summary.txt; a part
+that fails stops no other. Nothing is downloaded: models are random weights of a published shape. Exit code 0: every
+part that ran succeeded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROGRAMS = {
 
 
 def run_all(out: Path, device: str) -> int:
-    """Run every part, each in a process of its own, and print the table; returns 1 where one failed."""
+    """Run every part, each in a process of its own, and print the table; return 1 if one failed."""
     out.mkdir(parents=True, exist_ok=True)
     begun, failed = time.monotonic(), False
     table = ["| part | result | seconds | last line |", "|---|---|---|---|"]
@@ -67,8 +67,8 @@ def run_all(out: Path, device: str) -> int:
         started, log = time.monotonic(), out / f"{name}.txt"
         result = _run_part(words, log, min(limit, left))
         failed = failed or result != "ok"
-        said = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
-        table.append(f"| {name} | {result} | {time.monotonic() - started:.0f} of {limit} | {said[:160]} |")
+        last_line = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
+        table.append(f"| {name} | {result} | {time.monotonic() - started:.0f} of {limit} | {last_line[:160]} |")
         print(table[-1], flush=True)
     (out / "summary.txt").write_text("\n".join(table) + "\n")
     print("\n".join(["", *table]))
@@ -76,14 +76,14 @@ def run_all(out: Path, device: str) -> int:
 
 
 def _run_part(words: list[str], log: Path, limit: float) -> str:
-    """ok, or what became of it."""
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+    """Run one part; return "ok" or its failure in words."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
     with log.open("w") as file:
         try:
             done = subprocess.run(
                 [sys.executable, *words],
                 cwd=REPOSITORY,
-                env=found,
+                env=environment,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=limit,
@@ -94,7 +94,7 @@ def _run_part(words: list[str], log: Path, limit: float) -> str:
 
 
 def main() -> int:
-    """Run one part here, or all of them."""
+    """Run one part in this process, or all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu-check"), metavar="DIR", help="default: gpu-check")
     parser.add_argument("--device", default="cuda", metavar="DEVICE", help="cuda, or cpu for the parts that can")

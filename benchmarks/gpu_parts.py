@@ -1,6 +1,6 @@
-"""The parts of `make gpu-check`: each a function of the device, which fails by an assertion and prints what it saw.
+"""Parts of `make gpu-check`: functions of the device that print their measurements and fail by an assertion.
 
-`NEEDS` names the packages without which a part shows nothing; `gpu_check.py` then skips it by name.
+`NEEDS` names the packages that a part requires; without them `gpu_check.py` skips the part and names it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STAGES = {
     "train_verifier": ["verifier.num_tasks=6", "candidates.num_folds=2"],
     "evaluate": ["--methods", "slm_base", "llm_only", "policy.model_name=outputs/micro/policy/bc/final"],
 }
-"""The stages that are run one by one, with their options and settings."""
+"""Stages that are run one by one, with their options and settings."""
 SMALL_LLAMA = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -52,18 +52,18 @@ SMALL_LLAMA = {
     "head_dim": 16,
     "vocab_size": 1000,
 }
-"""What of the published shape is smaller on a CPU."""
+"""Values of the published shape that are reduced on a CPU."""
 OFFLOADED = "seed=3 hierarchical.placement=full hierarchical.offload=true"
 
 
 def machine(device: str) -> None:
-    """Versions, and what a CUDA context takes of the GPU before anything is allocated."""
+    """Versions, and the GPU memory of a CUDA context before anything is allocated."""
     import torch
 
     print("torch", torch.__version__, "cuda", torch.version.cuda)
     for name in ("transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "safetensors"):
-        found = importlib.util.find_spec(name) is not None
-        print(name, importlib.metadata.version(name) if found else "absent")
+        installed = importlib.util.find_spec(name) is not None
+        print(name, importlib.metadata.version(name) if installed else "absent")
     if device == "cpu":
         return
     total = torch.cuda.get_device_properties(0).total_memory
@@ -137,8 +137,8 @@ def numbers(device: str) -> None:
             with trainer.roles.using("actor") as model:
                 scored = batch_logprobs(model, trainer.roles.device("actor"), reference, 16)
                 own = batch_logprobs(model, trainer.roles.device("actor"), completions, 8)
-        gap = _largest_gap([list(one.logprobs) for one in reference], scored)
-        ratio = _largest_gap([list(one.logprobs) for one in completions], own)
+        gap = _largest_gap([list(completion.logprobs) for completion in reference], scored)
+        ratio = _largest_gap([list(completion.logprobs) for completion in completions], own)
         same = sum(a.tokens == b.tokens for a, b in zip(completions, reference, strict=True)) / len(reference)
         print(
             f"{where} {dtype}: same tokens {same:.3f}, log-prob gap to float64 {gap:.2e}, own ratio off by {ratio:.2e}"
@@ -152,7 +152,7 @@ def _largest_gap(left: list[list[float]], right: list[list[float]]) -> float:
 
 
 def rollout(device: str) -> None:
-    """Tokens a second and peak memory of the product's own generation, beside what is planned for it. The first of two
+    """Tokens per second and peak memory of the product's own generation, beside the planned peak. The first of two
     equal batches loads kernels."""
     import torch
 
@@ -180,10 +180,10 @@ def rollout(device: str) -> None:
                 completion_tokens=new,
                 episodes=rows,
                 hints=1,
-                batch=8,  # log-probabilities are read in as many rows as an update has
+                batch=8,  # log-probabilities are computed for as many rows as in an update
             )
             planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"), lookup)
-            memory = next(one.memory for one in planned.phases if one.phase.name == "rollout, actor")
+            memory = next(phase.memory for phase in planned.phases if phase.phase.name == "rollout, actor")
             together = largest_micro_batches(planned).rollout_rows(rows)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -196,7 +196,7 @@ def rollout(device: str) -> None:
             ]
             completions = Generator(roles, "actor", rows=together).generate(requests)
             torch.cuda.synchronize()
-            tokens = sum(len(one.tokens) for one in completions) / (time.perf_counter() - begun)
+            tokens = sum(len(completion.tokens) for completion in completions) / (time.perf_counter() - begun)
             allocated, reserved = torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB
             expected = (memory.total + CUBLAS_WORKSPACES) / GIB
             print(
@@ -206,7 +206,7 @@ def rollout(device: str) -> None:
 
 
 def prefixes(device: str) -> None:
-    """Seconds to read prompts that grow, as an agent's do: all of them anew, and what is new of them."""
+    """Seconds to read growing prompts, as an agent's are: all of them anew, and only their new tokens."""
     import torch
 
     from r2v.llm.local.prefill import prefill
@@ -217,20 +217,20 @@ def prefixes(device: str) -> None:
     for name in (MODEL, "meta-llama/Llama-3.1-8B"):
         model = _random_llama(device, values_of(name))
         texts = [tuple(5 + (i * 7 + j * 13) % 900 for j in range(first + 3 * grown)) for i in range(rows)]
-        for kept in (None, PrefixCache(model, 1 << 34)):
+        for cache in (None, PrefixCache(model, 1 << 34)):
             seconds = []
             with torch.inference_mode():
                 for step in range(4):
                     prompts = [text[: first + step * grown] for text in texts]
                     _wait(device)
                     begun = time.perf_counter()
-                    prefill(model, prompts, 0, kept, logits_to_keep=1)
+                    prefill(model, prompts, 0, cache, logits_to_keep=1)
                     _wait(device)
                     seconds.append(time.perf_counter() - begun)
-            steps = ", ".join(f"{one:.3f}" for one in seconds)
-            how = "kept" if kept else "made anew"
+            steps = ", ".join(f"{duration:.3f}" for duration in seconds)
+            how = "kept" if cache else "made anew"
             print(f"{name}, {rows} prompts of {first} and {grown} more a step, states {how}: {steps} s")
-        del model, kept
+        del model, cache
 
 
 def _wait(device: str) -> None:
@@ -273,7 +273,7 @@ def oom_retry(device: str) -> None:
 
 
 def four_bit(device: str) -> None:
-    """An nf4 base with two adapters: the loss is finite, and gradients reach one role's adapter alone."""
+    """An nf4 base with two adapters: the loss is finite, and gradients reach only one role's adapter."""
     import torch
 
     from benchmarks.hrl_speed import saved
@@ -369,16 +369,19 @@ def decoding(device: str) -> None:
             for name in ("ours", "transformers"):
                 begun = time.perf_counter()
                 if name == "ours":
-                    ours = [one.tokens for one in generate(model, prompts, draws, end_ids=frozenset(), pad_id=0)]
+                    ours = [
+                        completion.tokens
+                        for completion in generate(model, prompts, draws, end_ids=frozenset(), pad_id=0)
+                    ]
                 else:
-                    made = model.generate(
+                    generated = model.generate(
                         ids,
                         attention_mask=torch.ones_like(ids),
                         max_new_tokens=new,
                         min_new_tokens=new,
                         do_sample=False,
                     )
-                    theirs = made[:, prompt:].tolist()
+                    theirs = generated[:, prompt:].tolist()
                 seconds[name] = seconds.get(name, 0.0) + (time.perf_counter() - begun if turn else 0.0)
     alike = sum(a == b for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)) / (rows * new)
     first = sum(x[0] == y[0] for x, y in zip(ours, theirs, strict=True)) / rows
@@ -426,4 +429,4 @@ NEEDS = {
     "stages": ("trl", "peft", "datasets"),
     "adapters": ("trl", "peft", "datasets"),
 }
-"""Packages that a part needs beside torch and transformers."""
+"""Packages that a part needs in addition to torch and transformers."""

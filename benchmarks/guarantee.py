@@ -1,11 +1,11 @@
-"""Does a Learn-then-Test guarantee hold on tasks that nobody has read?
+"""Learn-then-Test guarantee on unread tasks: the promised share of failures against the executed one.
 
     python -m benchmarks.guarantee --students 0 1 2 3 4 --first-task 46677
 
 Of each student of `benchmarks/students.py` (noisy desk): the largest of ten thresholds at which calibration tasks show
 that at most a share alpha of tasks fails, wrong with probability delta (`r2v.router.thresholds.guarantee`; thresholds
-are quantiles of training scores), or why there is none; then r2v's episodes at that threshold on further tasks: what
-share failed, with its 95 % interval, what share of the steps the LLM took, and how many USD of an LLM-only episode.
+are quantiles of training scores), or the reason for having none; then r2v's episodes at that threshold on further
+tasks: the share that failed, with its 95 % interval, the LLM's share of steps, and the cost over an LLM-only episode's.
 Kept in benchmarks/outcomes/guarantee.jsonl; `python -m benchmarks.tables` prints the table.
 """
 
@@ -39,7 +39,7 @@ DELTA = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A promise to a student, and what came of it on new tasks; without a threshold there is none."""
+    """A student's guarantee and its outcome on new tasks; without a threshold there is no outcome."""
 
     student: int
     alpha: float
@@ -53,7 +53,7 @@ class Held:
     usd_of_llm_only: float = 0.0
 
     def row(self) -> str:
-        """Of the table."""
+        """Return its row of the table."""
         if self.tau is None:
             return f"| {self.student} | {self.alpha:g} | {self.verdict} | | | |"
         low, high = wilson(self.failed, self.tasks)
@@ -66,17 +66,17 @@ class Held:
 
 
 def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[Held]:
-    """Each promise to a student, played."""
-    made = student(config)
-    runner, benchmark = made.runner, made.runner.world.benchmark
-    ours = own_score(rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
-    model, _ = fit_routers(made.rows, config.router, config.seed)
-    taus = guarded_thresholds(model.predict(row.features) for row in made.rows if row.split == "train")
+    """Play each promise to a student and return the outcomes."""
+    trained = student(config)
+    runner, benchmark = trained.runner, trained.runner.world.benchmark
+    ours = own_score(rivals(config, trained.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
+    model, _ = fit_routers(trained.rows, config.router, config.seed)
+    taus = guarded_thresholds(model.predict(row.features) for row in trained.rows if row.split == "train")
     trees = [RoutingTree(runner, spec) for spec in EvaluateSettings.of(config).calibration_specs(benchmark)]
     played = dict(zip(taus, walks(trees, [(ours, tau) for tau in taus]), strict=True))
-    losses = {tau: [float(not one.success) for one in episodes] for tau, episodes in played.items()}
+    losses = {tau: [float(not episode.success) for episode in episodes] for tau, episodes in played.items()}
     promised = {alpha: guarantee(losses, alpha, DELTA) for alpha in ALPHAS}
-    chosen = sorted({one.tau for one in promised.values() if one.tau is not None})
+    chosen = sorted({promise.tau for promise in promised.values() if promise.tau is not None})
     fresh = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
     llm, *rest = walks(fresh, [(ours, tau) for tau in (0.0, *chosen)])
     by_tau = dict(zip(chosen, rest, strict=True))
@@ -100,32 +100,36 @@ def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[H
 
 
 def stored(path: Path = OUTCOMES) -> list[Held]:
-    """What is kept. Raises FileNotFoundError where nothing is."""
+    """Load the stored guarantees. Raises FileNotFoundError if there are none."""
     return [Held(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def table(path: Path = OUTCOMES) -> list[str]:
-    """Of all students that were played. Raises FileNotFoundError where none was."""
+    """Return the table of all played students. Raises FileNotFoundError if there are none."""
     heads = "student | alpha | threshold: failed in calibration | failed here | LLM steps | USD, of llm_only's"
-    return [f"| {heads} |", "|" + "---|" * 6, *(one.row() for one in stored(path))]
+    return [f"| {heads} |", "|" + "---|" * 6, *(outcome.row() for outcome in stored(path))]
 
 
 def main() -> None:
-    """Play, keep what came of it, and print the table."""
+    """Play the missing students, store the results, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument(
-        "--first-task", type=int, required=True, help="of desk; the ledger refuses those that were read"
+        "--first-task", type=int, required=True, help="first desk task; the ledger refuses tasks that were read"
     )
     parser.add_argument("--num-tasks", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
-    asked = parser.parse_args()
-    open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/guarantee.py", asked.again))
+    arguments = parser.parse_args()
+    open_look(
+        LEDGER, look_at("desk", arguments.first_task, arguments.num_tasks, "benchmarks/guarantee.py", arguments.again)
+    )
     OUTCOMES.parent.mkdir(parents=True, exist_ok=True)
-    played = {one.student for one in stored()} if OUTCOMES.exists() else set()
-    for number in sorted(set(asked.students) - played):
+    played = {outcome.student for outcome in stored()} if OUTCOMES.exists() else set()
+    for number in sorted(set(arguments.students) - played):
         config = load(DESK, [f"seed={number}", f"prefix=student{number}"])
-        lines = [json.dumps(asdict(one)) for one in held(config, number, asked.num_tasks, asked.first_task)]
+        lines = [
+            json.dumps(asdict(outcome)) for outcome in held(config, number, arguments.num_tasks, arguments.first_task)
+        ]
         with OUTCOMES.open("a") as file:
             file.writelines(f"{line}\n" for line in lines)
     print("\n".join(table()))

@@ -3,8 +3,8 @@
 Printed by benchmarks.students_table, per condition. Both are read off each training seed's own curve, on the line
 between neighbouring points, and averaged over seeds; intervals resample seeds and tasks.
 
-Dollars at equal success: the least milli-USD an episode at which a method's curve reaches .60, .70 and .80, and r2v's
-over them (a ratio of means). Non-inferiority: at each of r2v's points, r2v's success less the success of the baseline
+Dollars at equal success: the least milli-USD per episode at which a method's curve reaches .60, .70 and .80, and r2v's
+over it (a ratio of means). Non-inferiority: at each of r2v's points, r2v's success less the success of the baseline
 for the same dollars; r2v is non-inferior there if the lower bound of the one-sided 95 % interval is above -.03.
 """
 
@@ -35,7 +35,7 @@ class Curves:
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> Curves:
-        """Of these methods, over draws of training seeds and tasks."""
+        """Return the curves of these methods, over draws of training seeds and tasks."""
         counts, chosen = resamples(pieces, condition), drawn_seeds(len(pieces))
         cost, success = {}, {}
         for method in methods:
@@ -45,17 +45,17 @@ class Curves:
         return cls(cost, success, shares)
 
     def mean(self, by_seed: Sequence[FloatArray]) -> FloatArray:
-        """The mean over training seeds, (1 + draws,); a seed that was not drawn does not count."""
+        """Return the mean over training seeds, (1 + draws,); a seed that was not drawn does not count."""
         weighted = np.where(self.shares > 0, self.shares * np.stack(by_seed), 0.0)
         return np.asarray(weighted.sum(axis=0))
 
     def dollars(self, method: str, level: float) -> FloatArray:
-        """USD at which a method's curve reaches this success, (1 + draws,); NaN where a seed's never does."""
+        """Return the USD at which a method's curve reaches this success, (1 + draws,); NaN if a seed's never does."""
         both = zip(self.cost[method], self.success[method], strict=True)
         return self.mean([dollars_at(cost, success, level) for cost, success in both])
 
     def differences(self, method: str) -> FloatArray:
-        """r2v's success less the method's at r2v's dollars, at each of r2v's points, (points, 1 + draws)."""
+        """Return r2v's success less the method's at r2v's dollars, at each of r2v's points, (points, 1 + draws)."""
         seeds = range(len(self.shares))
         return np.stack(
             [
@@ -65,17 +65,17 @@ class Curves:
         )
 
     def _success(self, method: str, seed: int, at: int) -> FloatArray:
-        """The method's success for r2v's dollars at a point."""
+        """Return the method's success for r2v's dollars at a point."""
         return interpolated(self.cost[method][seed], self.success[method][seed], self.cost[OURS][seed][:, at])
 
 
 def lower_bound(draws: FloatArray) -> float:
-    """The lower bound of the one-sided 95 % interval."""
+    """Return the lower bound of the one-sided 95 % interval."""
     return float(np.percentile(draws, 5))
 
 
 def headline_tables(curves: Curves, seeds: int) -> list[str]:
-    """Both tables of a condition, as lines."""
+    """Return both tables of a condition, as lines."""
     return [*_dollars_table(curves, seeds), *_non_inferiority_table(curves)]
 
 

@@ -1,11 +1,12 @@
-"""How r2v's router does on calibration tasks that it was neither fitted nor scaled on: calibration, and ranking.
+"""Calibration and ranking of r2v's router on calibration tasks that it was neither fitted nor scaled on.
 
     python -m benchmarks.held_out_scores outputs/.artifacts/router_features-*/router_features.jsonl
 
-Of each file of router features (a student each): the calibration tasks are cut into two halves; the router is fitted on
-the training tasks, Platt's two numbers on one half, and the other is scored; then the halves change places. ECE (15
-bins), Brier beside that of the base rate, and AUROC of "the LLM's step gains here", over all states and over those that
-can still be saved, where entropy's stands beside the router's. Kept in benchmarks/outcomes/held_out_scores.jsonl.
+For each file of router features (one per student) the calibration tasks are cut into two halves; the router is fitted
+on the training tasks and Platt's two numbers on one half, and the other half is scored; then the halves are swapped.
+Printed: ECE (15 bins), the Brier score beside that of the base rate, and AUROC of "the LLM's step gains here" over all
+states and over those that can still be saved; for the latter, entropy's AUROC too. Kept in
+benchmarks/outcomes/held_out_scores.jsonl.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ class HeldOut:
 
 
 def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
-    """Scores of every calibration task by a router that has not seen it."""
-    known = labelled(rows, "counterfactual", cfg.canary_price)
-    train = [row for row in known if row.split == "train"]
-    tasks = sorted({row.task_id for row in known if row.split == "calibration"})
+    """Return scores of every calibration task by a router that has not seen it."""
+    labels = labelled(rows, "counterfactual", cfg.canary_price)
+    train = [row for row in labels if row.split == "train"]
+    tasks = sorted({row.task_id for row in labels if row.split == "calibration"})
     scored: list[tuple[FeatureRow, float]] = []
     for half in (tasks[::2], tasks[1::2]):
-        calibrates = [row for row in known if row.split == "calibration" and row.task_id not in half]
+        calibrates = [row for row in labels if row.split == "calibration" and row.task_id not in half]
         model, _ = fit_routers([*train, *calibrates], cfg, seed)
-        scored += [(row, model.predict(row.features)) for row in known if row.task_id in half]
+        scored += [(row, model.predict(row.features)) for row in labels if row.task_id in half]
     y, p = [float(row.y_escalate or 0) for row, _ in scored], [score for _, score in scored]
     doubt = [row.features[ENTROPY] for row, _ in scored]
     can = [number for number, (row, _) in enumerate(scored) if (row.q_llm or 0) > 0]
@@ -73,15 +74,17 @@ def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> He
 
 
 def table(path: Path = OUTCOMES) -> list[str]:
-    """A row for each student. Raises FileNotFoundError where none was scored."""
+    """Return a row for each student. Raises FileNotFoundError if none was scored."""
     heads = "student | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy"
     rows = [f"| {heads} |", "|" + "---|" * 10]
     for number, line in enumerate(path.read_text().splitlines()):
-        one = HeldOut(**json.loads(line))
-        figures = [one.ece, one.brier, one.brier_constant, one.router, one.entropy]
-        there = [one.router_savable, one.entropy_savable]
+        scores = HeldOut(**json.loads(line))
+        figures = [scores.ece, scores.brier, scores.brier_constant, scores.router, scores.entropy]
+        there = [scores.router_savable, scores.entropy_savable]
         texts = ["" if figure is None else f"{figure:.3f}" for figure in (*figures, *there)]
-        rows.append(f"| {number} | {one.states} | {' | '.join(texts[:5])} | {one.savable} | {' | '.join(texts[5:])} |")
+        rows.append(
+            f"| {number} | {scores.states} | {' | '.join(texts[:5])} | {scores.savable} | {' | '.join(texts[5:])} |"
+        )
     return rows
 
 
@@ -90,9 +93,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="of the students, in the order of their seeds")
     parser.add_argument("--model", default="boosting", help="default: %(default)s")
-    asked = parser.parse_args()
-    scored = [held_out(read_rows(path), RouterConfig(model=asked.model), seed) for seed, path in enumerate(asked.files)]
-    write_lines(OUTCOMES, (json.dumps(asdict(one)) for one in scored))
+    arguments = parser.parse_args()
+    scored = [
+        held_out(read_rows(path), RouterConfig(model=arguments.model), seed)
+        for seed, path in enumerate(arguments.files)
+    ]
+    write_lines(OUTCOMES, (json.dumps(asdict(scores)) for scores in scored))
     print("\n".join(table()))
 
 

@@ -1,13 +1,13 @@
-"""An evaluation and its helpers killed at random: every file that comes of it must be the undisturbed one's.
+"""Kill an evaluation and its helpers at random: every file must equal that of an undisturbed evaluation.
 
     python benchmarks/helper_kills.py --state /tmp/helper-kills                         # MRP size, 1, 2 and 4 helpers
     python benchmarks/helper_kills.py --state /tmp/kills --config tests/micro.yaml --kills 6
 
-The pipeline is run up to its router, its evaluation once alone; then, for each number of helpers, the evaluation is
-made anew by the stage and so many helpers, while one of them, drawn by chance, is killed by signal 9 and started again,
---kills times in all. A kill's moment is a keyed share of the episodes that there are to play, and so many milliseconds
-after; what a process had finished must be there after its end. It is made in pieces: what is done lies in --state, and
-the same command goes on, within a piece too. Processes are forked from one that has imported torch.
+The pipeline is run up to its router, then its evaluation once alone. For each number of helpers the evaluation is then
+made again by the stage and its helpers, while one of them, drawn at random, is killed by signal 9 and started again,
+--kills times in all. A kill's moment is a keyed share of the episodes to play plus a keyed delay in milliseconds;
+episodes that the process had finished must survive it. Progress is kept in --state, and the same command resumes, in
+the middle of a piece too. Processes are forked from one that has imported torch.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from r2v.storage.integrity import content_files
 
 MRP = Path(__file__).parents[1] / "configs" / "mrp.yaml"
 _LOOK = 0.05
-"""Seconds between two looks at what was played."""
+"""Seconds between two reads of the finished plays."""
 _LATEST = 1.5
 """Seconds after its share of the episodes that a kill comes at most."""
 
 
 def started(folder: Path, words: Sequence[str], log: Path) -> int:
-    """A command in a fork; the id of its process."""
+    """Start a command in a fork and return the id of its process."""
     pid = os.fork()
     if pid:
         return pid
@@ -64,13 +64,13 @@ def started(folder: Path, words: Sequence[str], log: Path) -> int:
 
 
 def ended(pid: int, log: Path) -> None:
-    """Wait for a process, which must end with 0."""
+    """Wait for a process, which must end with exit code 0."""
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise SystemExit(f"a process ended with {code}: {log.read_text()[-2000:]}")
 
 
 def plays(project: Path) -> tuple[int, bool]:
-    """Lines of plays of the evaluation, and whether it is finished."""
+    """Return the evaluation's number of recorded plays, and True if it is finished."""
     lines, finished = 0, False
     for folder in project.glob("outputs/.episodes/evaluate-*"):
         finished |= (folder / PUBLISHED).exists()
@@ -83,21 +83,21 @@ def plays(project: Path) -> tuple[int, bool]:
 
 
 def result(project: Path, prefix: str) -> dict[str, str]:
-    """The hashes of the evaluation's files."""
+    """Return the hashes of the evaluation's files."""
     return content_files((project / "results" / prefix).resolve())
 
 
 def undisturbed(values: argparse.Namespace) -> None:
-    """The pipeline up to its router, and its evaluation alone."""
-    made, alone = values.state / "made", values.state / "alone"
+    """Run the pipeline up to its router, and its evaluation alone."""
+    project, alone = values.state / "made", values.state / "alone"
     if not (values.state / "made.json").exists():
-        made.mkdir(exist_ok=True)
+        project.mkdir(exist_ok=True)
         log = values.state / "made.log"
-        ended(started(made, ["run", "--config", str(values.config), "--without", "evaluate", "ablations"], log), log)
+        ended(started(project, ["run", "--config", str(values.config), "--without", "evaluate", "ablations"], log), log)
         write_json(values.state / "made.json", {})
     if not (values.state / "alone.json").exists():
         shutil.rmtree(alone, ignore_errors=True)
-        shutil.copytree(made, alone, symlinks=True)
+        shutil.copytree(project, alone, symlinks=True)
         log = values.state / "alone.log"
         ended(started(alone, values.words, log), log)
         folder = (alone / "results" / values.prefix).resolve()
@@ -105,17 +105,17 @@ def undisturbed(values: argparse.Namespace) -> None:
         published = len(json.loads((cache / PUBLISHED).read_text())["plays"])
         calibrated = len((cache / KEPT).read_bytes().splitlines()) if (cache / KEPT).exists() else 0
         episodes = json.loads((folder / ARTIFACT_MANIFEST).read_text())["summary"]["n_episodes"]
-        kept = {
+        record = {
             "commit": git_commit(),
             "plays": published + calibrated,
             "episodes": episodes,
             "files": result(alone, values.prefix),
         }
-        write_json(values.state / "alone.json", kept)
+        write_json(values.state / "alone.json", record)
 
 
 def disturbed(count: int, values: argparse.Namespace) -> bool:
-    """The evaluation by the stage and so many helpers, with kills; whether its files are those of `alone`."""
+    """Run the evaluation by the stage and `count` helpers, with kills; True if its files equal those of `alone`."""
     project, about, log = (values.state / f"with-{count}{end}" for end in ("", ".json", ".log"))
     state = json.loads(about.read_text()) if about.exists() else {"killed": [], "different": None}
     alone = json.loads((values.state / "alone.json").read_text())
@@ -153,7 +153,7 @@ def _kill_and_start(
     draw = generator("helper kills", count)
     moments = sorted(draw.uniform(0.0, 0.95) * whole for _ in range(values.kills))
     victims = [draw.choice(range(1 + count)) for _ in moments]
-    running, kept = [start(number) for number in range(1 + count)], 0
+    running, lines_before = [start(number) for number in range(1 + count)], 0
     try:
         for number in range(len(state["killed"]), values.kills):
             while (now := plays(project))[0] < moments[number] and not now[1]:
@@ -165,8 +165,8 @@ def _kill_and_start(
             os.killpg(running[victim], signal.SIGKILL)
             os.waitpid(running[victim], 0)
             lines, finished = plays(project)
-            assert finished or lines >= kept, "what was played is there, by whoever"
-            kept = lines
+            assert finished or lines >= lines_before, "a recorded play was lost"
+            lines_before = lines
             running[victim] = start(victim)
             state["killed"].append(victim)
             write_json(about, state)
@@ -183,7 +183,7 @@ def _kill_and_start(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=MRP)
-    parser.add_argument("--state", type=Path, required=True, help="folder of what was done so far")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the progress so far")
     parser.add_argument("--helpers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--kills", type=int, default=20, help="for each number of helpers (default: 20)")
     parser.add_argument("--block", default="16", help="rollout.episodes_per_block (default: 16)")
@@ -197,11 +197,11 @@ def main() -> int:
     undisturbed(values)
     alone = json.loads((values.state / "alone.json").read_text())
     if alone["commit"] != git_commit():  # which results name
-        print(f"{values.state} was begun at commit {alone['commit']}; go on there, or with another --state")
+        print(f"{values.state} was made at commit {alone['commit']}; resume there, or name another --state")
         return 2
     same = [disturbed(count, values) for count in values.helpers]
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{spent.ru_utime + spent.ru_stime:.0f} CPU-s of this piece")
+    print(f"{spent.ru_utime + spent.ru_stime:.0f} CPU-s in this call")
     return 0 if all(same) else 1
 
 

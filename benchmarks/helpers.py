@@ -1,14 +1,13 @@
-"""What helpers cost: CPU seconds of playing an evaluation by one process, and by one with helpers beside it.
+"""CPU cost of helpers: seconds of playing an evaluation by one process, and by one with helpers.
 
     python benchmarks/helpers.py                        # 3 and 8 helpers, a block a task
     python benchmarks/helpers.py --helpers 2 --tasks 8
 
 A small pipeline (`tests/micro.yaml`) is run up to its router in a temporary folder, then its evaluation alone, and
-shared with so many helpers. All results must be equal to the byte. Printed per episode: CPU seconds of playing
-(wanted: at most 1.25 times one process), which leaves out imports, loading and tables, and all of it beside; how many
-waves and questions the small model was asked; and the slowest process over the mean (wanted: at most 1.1). Processes
-are forked from one that has imported torch. Wall time says nothing here: bundled worlds compute, and there are fewer
-cores than processes.
+shared with helpers. All results must be equal to the byte. Printed per episode: CPU seconds of playing (aim: at most
+1.25 times one process) without imports, loading and tables, and CPU seconds with them; waves and questions of the small
+model; and the slowest process over the mean (aim: at most 1.1). Processes are forked from one that has imported torch.
+Wall time is not printed: bundled worlds compute, and there are fewer cores than processes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MOST_CPU, MOST_SLOWEST = 1.25, 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What one process did."""
+    """CPU seconds and requests of one process."""
 
     playing: float
     """CPU seconds in players."""
@@ -88,57 +87,57 @@ def measured(folder: Path, words: Sequence[str], figures: Path) -> int:
 
 
 def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
-    """Evaluate, with so many helpers beside; what each process did, the stage's own first."""
+    """Evaluate with this number of helpers; return the cost of each process, the stage's own first."""
     places = [folder / f"figures-{number}.json" for number in range(1 + helpers)]
-    pids = [measured(folder, [*words, *(JOIN if number else [])], place) for number, place in enumerate(places)]
-    for pid, place in zip(pids, places, strict=True):
+    pids = [measured(folder, [*words, *(JOIN if number else [])], figures) for number, figures in enumerate(places)]
+    for pid, figures in zip(pids, places, strict=True):
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            raise SystemExit(f"a process failed: {place.with_suffix('.log').read_text()[-2000:]}")
-    return [Spent(**json.loads(place.read_text())) for place in places]
+            raise SystemExit(f"a process failed: {figures.with_suffix('.log').read_text()[-2000:]}")
+    return [Spent(**json.loads(figures.read_text())) for figures in places]
 
 
 def result(folder: Path) -> tuple[dict[str, str], int]:
-    """The hashes of the evaluation's files, and how many episodes it has."""
-    made = (folder / "results/micro").resolve()
-    summary = json.loads((made / ARTIFACT_MANIFEST).read_text())["summary"]
-    return content_files(made), int(summary["n_episodes"])
+    """Return the hashes of the evaluation's files, and its number of episodes."""
+    artifact = (folder / "results/micro").resolve()
+    summary = json.loads((artifact / ARTIFACT_MANIFEST).read_text())["summary"]
+    return content_files(artifact), int(summary["n_episodes"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--helpers", type=int, nargs="+", default=[3, 8])
     parser.add_argument("--tasks", type=int, default=40, help="evaluation tasks of each condition (default: 40)")
-    parser.add_argument("--block", default="4", help="rollout.episodes_per_block of what is shared (default: 4)")
+    parser.add_argument("--block", default="4", help="rollout.episodes_per_block with helpers (default: 4)")
     parser.add_argument("--project", type=Path, help="a folder in which `r2v run --config tests/micro.yaml` was run")
     values = parser.parse_args()
     settings = [f"evaluation.num_tasks={values.tasks}", "evaluation.seeds=[1,2]"]
     words = ["evaluate", "--config", str(MICRO), "--overrides", *settings]
     with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as scratch:
-        made = values.project or Path(scratch) / "made"
+        project = values.project or Path(scratch) / "made"
         if not values.project:
-            made.mkdir()
+            project.mkdir()
             pid = measured(
-                made, ["run", "--config", str(MICRO), "--without", "evaluate", "ablations"], made / "run.json"
+                project, ["run", "--config", str(MICRO), "--without", "evaluate", "ablations"], project / "run.json"
             )
             if os.waitpid(pid, 0)[1]:
-                raise SystemExit((made / "run.log").read_text()[-2000:])
-        found = {}
+                raise SystemExit((project / "run.log").read_text()[-2000:])
+        by_count = {}
         for count in (0, *values.helpers):
             folder = Path(scratch) / f"with-{count}"
-            shutil.copytree(made, folder, symlinks=True)
+            shutil.copytree(project, folder, symlinks=True)
             block = values.block if count else "auto"
             spent = evaluated(folder, [*words, f"rollout.episodes_per_block={block}"], count)
-            found[count] = (spent, *result(folder))
-            told(count, spent, found[count][2])
-    alone, files, _ = found[0]
+            by_count[count] = (spent, *result(folder))
+            print_cost(count, spent, by_count[count][2])
+    alone, files, _ = by_count[0]
     failed = False
     for count in values.helpers:
-        spent, others, _ = found[count]
+        spent, others, _ = by_count[count]
         if files != others:
             print("the results differ:", sorted(name for name in files if files[name] != others.get(name)))
             return 1
-        cost = sum(one.playing for one in spent) / alone[0].playing
-        slowest = max(one.playing for one in spent) * len(spent) / sum(one.playing for one in spent)
+        cost = sum(process.playing for process in spent) / alone[0].playing
+        slowest = max(process.playing for process in spent) * len(spent) / sum(process.playing for process in spent)
         print(
             f"{count} helpers: {len(files)} files equal, CPU of playing {cost:.2f}x (at most {MOST_CPU}); "
             f"slowest {slowest:.2f}x the mean (at most {MOST_SLOWEST})"
@@ -147,15 +146,15 @@ def main() -> int:
     return int(failed)
 
 
-def told(count: int, spent: Sequence[Spent], episodes: int) -> None:
-    """Print what an evaluation took."""
-    playing, whole = (sum(getattr(one, field) for one in spent) for field in ("playing", "whole"))
-    waves, questions = (sum(getattr(one, field) for one in spent) for field in ("waves", "questions"))
+def print_cost(count: int, spent: Sequence[Spent], episodes: int) -> None:
+    """Print the cost of an evaluation."""
+    playing, whole = (sum(getattr(process, field) for process in spent) for field in ("playing", "whole"))
+    waves, questions = (sum(getattr(process, field) for process in spent) for field in ("waves", "questions"))
     name = f"with {count} helpers" if count else "one process"
     print(
-        f"{name:16s} {1000 * playing / episodes:6.1f} CPU-ms an episode ({whole:.1f} CPU-s in all, {episodes} "
+        f"{name:16s} {1000 * playing / episodes:6.1f} CPU-ms per episode ({whole:.1f} CPU-s in all, {episodes} "
         f"episodes), {questions:.0f} questions in {waves:.0f} waves, CPU-s of playing each: "
-        + " ".join(f"{one.playing:.1f}" for one in spent),
+        + " ".join(f"{process.playing:.1f}" for process in spent),
         flush=True,
     )
 

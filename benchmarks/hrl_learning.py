@@ -1,21 +1,21 @@
-"""Does the second answer get better than the first, and than before training; and is that the guidance's doing?
+"""Hierarchical training on held-out problems: both answers before and after, with ablations of guidance and critic.
 
     python benchmarks/hrl_learning.py                     # three seeds of three arms
-    python benchmarks/hrl_learning.py --split tune        # the same on problems that one may tune on
+    python benchmarks/hrl_learning.py --split tune        # the same on the problems for tuning
 
 All arms start from the same toy policy, train on the same problems and are measured on the same held-out ones,
 greedily:
 
     full          configs/hierarchical.yaml: critic, actor, and a guidance that learns to give hints
     no guidance   hierarchical.guidance.enabled=false: the second answer sees the first one, and no hint
-    reinforce     plain REINFORCE: no guidance and no critic (hierarchical.advantage=score); each answer is weighed by
-                  what the actor was paid from it on, less the mean of the other episodes; one update an iteration, no
+    reinforce     plain REINFORCE: no guidance and no critic (hierarchical.advantage=score); each answer is weighted by
+                  the actor's reward from it on, less the mean of the other episodes; one update per iteration, no
                   ratio and no warm-up; same optimizer, rate and KL
 
-An arm without hints plays more problems an iteration, for as many answers checked; plain REINFORCE, which makes one
-update where the others make several, has as many more iterations, and so more answers. The rates were tuned on `full`
-alone. Intervals are 95 %, of the mean over problems, which are drawn whole: a problem's seeds stay together.
-Before/after and arm/arm are paired by problem. Nothing is left out of what is printed.
+An arm without hints plays more problems per iteration, so that all arms check equally many answers; plain REINFORCE
+makes one update where the others make several, so it has more iterations, and so more answers. The rates were tuned on
+`full` alone. Intervals are 95 % for the mean over problems, which are drawn whole: a problem's seeds stay together.
+Before/after and arm/arm comparisons are paired by problem.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ARMS: dict[str, list[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One arm under one seed: scores (problems, turns) before and after, and what it took."""
+    """One arm under one seed: scores (problems, turns) before and after, answers, tokens and seconds."""
 
     before: FloatArray
     after: FloatArray
@@ -67,7 +67,7 @@ class Ran:
 
 
 def measured(trainer: Trainer) -> FloatArray:
-    """Scores (problems, turns) of the held-out problems, without a draw."""
+    """Return scores (problems, turns) of the held-out problems, decoded greedily."""
     episodes = play_many(
         trainer.held_out,
         roles=trainer.roles,
@@ -105,13 +105,13 @@ def ran(config: Config, split: str) -> Ran:
 
 
 def checked(guided: bool, config: Config) -> int:
-    """Answers of an episode that are checked."""
+    """Return the number of an episode's checked answers."""
     h = config.hierarchical
     return 1 + (h.turns - 1) * (h.guidance.hints if guided else 1)
 
 
 def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
-    """An arm's configuration: as many answers an iteration as `full` has, and iterations for as many updates."""
+    """Return an arm's configuration: as many answers per iteration as `full`, and iterations for as many updates."""
     own = [*overrides, *ARMS[arm], f"seed={seed}"]
     config = load(path, own)
     full, mine = checked(True, config), checked(config.hierarchical.guidance.enabled, config)
@@ -132,22 +132,24 @@ def configured(path: Path, arm: str, seed: int, overrides: list[str]) -> Config:
 
 
 def shown(values: FloatArray) -> str:
-    """A mean over problems (problems, seeds) in per cent, with its interval."""
+    """Return a mean over problems (problems, seeds) in per cent, with its interval."""
     low, high = cluster_bootstrap_ci(values)
     return f"{100 * values.mean():5.1f} [{100 * low:5.1f}, {100 * high:5.1f}]"
 
 
 def apart(what: str, a: FloatArray, b: FloatArray) -> None:
     """Print a - b of scores (problems, seeds)."""
-    found = paired_difference(a, b)
-    low, high = found.interval
-    print(f"  {what:<58}{100 * found.difference:+6.1f} [{100 * low:+6.1f}, {100 * high:+6.1f}]  p {found.p_value:.4f}")
+    paired = paired_difference(a, b)
+    low, high = paired.interval
+    print(
+        f"  {what:<58}{100 * paired.difference:+6.1f} [{100 * low:+6.1f}, {100 * high:+6.1f}]  p {paired.p_value:.4f}"
+    )
 
 
 def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
-    """All arms, then their differences."""
-    before = {arm: np.stack([one.before for one in runs], 1) for arm, runs in results.items()}
-    after = {arm: np.stack([one.after for one in runs], 1) for arm, runs in results.items()}
+    """Print all arms, then their differences."""
+    before = {arm: np.stack([run.before for run in runs], 1) for arm, runs in results.items()}
+    after = {arm: np.stack([run.after for run in runs], 1) for arm, runs in results.items()}
     problems = len(before["full"])
     print(f"\n{problems} held-out problems, {len(seeds)} seeds {seeds}; right answers in % with 95 % intervals")
     print(f"{'':<14}{'':<11}{'answer 1':>21}{'answer 2':>23}{'wrong->right':>14}{'right->wrong':>14}")
@@ -158,12 +160,12 @@ def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
                 f"{arm:<14}{name:<11}{shown(first):>21}{shown(last):>23}{100 * ((1 - first) * last).mean():>13.1f}"
                 f"{100 * (first * (1 - last)).mean():>14.1f}"
             )
-    print("\nwhat it took, a seed: answers checked, tokens generated, CPU seconds; accuracy of answer 2 by seed")
+    print("\ncost per seed: answers checked, tokens generated, CPU seconds; accuracy of answer 2 by seed")
     for arm, runs in results.items():
-        own = "  ".join(f"{100 * one.after[:, -1].mean():.1f}" for one in runs)
+        own = "  ".join(f"{100 * run.after[:, -1].mean():.1f}" for run in runs)
         print(
-            f"{arm:<14}{runs[0].answers:>8}{np.mean([one.tokens for one in runs]):>10.0f}"
-            f"{np.mean([one.seconds for one in runs]):>8.0f}    {own}"
+            f"{arm:<14}{runs[0].answers:>8}{np.mean([run.tokens for run in runs]):>10.0f}"
+            f"{np.mean([run.seconds for run in runs]):>8.0f}    {own}"
         )
     print("\ndifferences in points, paired by problem")
     full = after["full"]
@@ -176,7 +178,7 @@ def printed(results: dict[str, list[Ran]], seeds: list[int]) -> None:
 
 
 def main() -> None:
-    """Run all arms under all seeds and print what they came to."""
+    """Run all arms under all seeds and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical.yaml"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -189,11 +191,11 @@ def main() -> None:
     configs = [configured(arguments.config, arm, seed, arguments.overrides) for seed, arm in order]
     results: dict[str, list[Ran]] = {}
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for (seed, arm), one in zip(order, pool.map(ran, configs, repeat(arguments.split)), strict=True):
-            results.setdefault(arm, []).append(one)
+        for (seed, arm), outcome in zip(order, pool.map(ran, configs, repeat(arguments.split)), strict=True):
+            results.setdefault(arm, []).append(outcome)
             print(
-                f"seed {seed} {arm:<12} answers 1, 2: untrained {one.before.mean(0).round(3)}, trained "
-                f"{one.after.mean(0).round(3)}, {one.seconds:.0f} CPU-s",
+                f"seed {seed} {arm:<12} answers 1, 2: untrained {outcome.before.mean(0).round(3)}, trained "
+                f"{outcome.after.mean(0).round(3)}, {outcome.seconds:.0f} CPU-s",
                 flush=True,
             )
     printed(results, arguments.seeds)

@@ -6,11 +6,11 @@
 A case is a configuration drawn by chance: a model of random weights and a critic on disk, adapters or full training,
 lengths, rows, checkpointing, optimizer, placement. The trainer is built as the stage builds it, with real tensors on
 the CPU, and runs one iteration; a second one runs under the memory tracker (r2v/memory/measured/tracker.py), phase by
-phase. The plan is made of the same configuration (r2v/memory/configured.py). Every prompt and every text has its
-greatest length, as the plan takes it to, but for one shorter in each batch, so that there is padding.
+phase. The plan is made from the same configuration (r2v/memory/configured.py). Every prompt and every text has its
+greatest length, as the plan assumes, but for one shorter in each batch, so that there is padding.
 
-What lies in the host's memory on a GPU's machine is not counted: the replay buffer, and the prompts' cache of states,
-without which generation runs here.
+Data in the host's memory on a GPU's machine is not counted: the replay buffer, and the prompts' cache of states, which
+generation does not use here.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class ExactPrompter:
         self.length, self.vocabulary = length, vocabulary
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """Tokens drawn for the problem and what was said."""
+        """Return tokens drawn for the problem and its earlier rounds."""
         return self._drawn("answer", problem.id, str(rounds))
 
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """The same for the guidance."""
+        """Return tokens drawn for the guidance."""
         return self._drawn("hint", problem.id, str(rounds), answer)
 
     def _drawn(self, *key: str) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class ExactPrompter:
 
 
 def drawn(numbers: Iterable[int], seed: int, folder: Path) -> Iterator[tuple[int, TrainerCase]]:
-    """Cases that nobody chose, by number; their models are written below `folder`."""
+    """Yield randomly drawn cases by number; their models are written below `folder`."""
     for at in numbers:
         yield at, _drawn(generator(seed, "trainer", at), folder / str(at))
 
@@ -143,7 +143,7 @@ def _drawn(draw: random.Random, folder: Path) -> TrainerCase:
 
 
 def write_models(folder: Path, values: dict[str, Any], reader: int) -> None:
-    """A decoder and an encoder of random weights, each with a tokenizer, as hub folders."""
+    """Write a decoder and an encoder of random weights, each with a tokenizer, as hub folders."""
     from tokenizers import Tokenizer, models
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -188,44 +188,44 @@ def _lookup(case: MeasuredCase) -> MeasuredMemory:
 
 
 def planned(case: TrainerCase) -> dict[str, int]:
-    """By phase, the bytes that the plan of the configuration predicts."""
+    """Return the bytes that the plan predicts, by phase."""
     policy, h = case.config.policy, case.config.hierarchical
     job = job_of_hierarchical(policy, h, REHEARSED, answer)
     strategy = Strategy(placement=h.placement, checkpoint=bool(h.gradient_checkpointing))  # type: ignore[arg-type]
     device = devices(job, strategy, 1, critic_parameters(job, _lookup))[0]
     rows = {"rollout, actor": case.generated, "rollout, guidance": case.generated}
     by_name = {phase.name: phase for phase in device.phases}
-    found = {
+    peaks = {
         name: round(phase_memory(job, strategy, device, phase, rows.get(name, case.rows), _lookup).total)
         for name, phase in by_name.items()
     }
-    for role in ("actor", "guidance"):  # what was generated is read for its log-probabilities
+    for role in ("actor", "guidance"):  # log-probabilities of the generated tokens
         read = phase_memory(job, strategy, device, replace(by_name[role], action="read"), case.rows, _lookup)
-        found[f"rollout, {role}"] = max(found[f"rollout, {role}"], round(read.total))
+        peaks[f"rollout, {role}"] = max(peaks[f"rollout, {role}"], round(read.total))
     values = phase_memory(job, strategy, device, replace(by_name["critic"], action="read"), case.rows, _lookup)
-    found["reference"] = max(found["reference"], round(values.total))  # advantages take the critic's values too
-    return found
+    peaks["reference"] = max(peaks["reference"], round(values.total))  # advantages take the critic's values too
+    return peaks
 
 
 def tracked(case: TrainerCase, folder: Path) -> dict[str, int]:
-    """By phase, the bytes that the trainer took."""
+    """Return the bytes that the trainer used, by phase."""
     trainer = _trainer(case, folder)
     for phase in ("rollout", "insert", "critic", "advantages", "actor", "guidance"):
         trainer._phases[phase]()
-    state, found = trainer.state, dict[str, int]()
+    state, peaks = trainer.state, dict[str, int]()
     with Tracker() as tracker:
         for name, tensors in _standing(trainer).items():
             tracker.label(name, tensors)
         for role in ("actor", "guidance"):
             requests = _requests(trainer, role)
             speaker = Generator(trainer.roles, role, rows=trainer.rows, prompt_cache=False)
-            found[f"rollout, {role}"] = _peak(tracker, partial(speaker.generate, requests))
+            peaks[f"rollout, {role}"] = _peak(tracker, partial(speaker.generate, requests))
         assert trainer.critic_trainer is not None
-        found["critic"] = _peak(tracker, trainer._phases["critic"])
-        found["reference"] = _peak(tracker, trainer._phases["advantages"])
-        found["actor"] = _peak(tracker, lambda: trainer.policies.update_actor(state.episodes, state.batches))
-        found["guidance"] = _peak(tracker, lambda: trainer.policies.update_guidance(state.episodes, state.batches))
-    return found
+        peaks["critic"] = _peak(tracker, trainer._phases["critic"])
+        peaks["reference"] = _peak(tracker, trainer._phases["advantages"])
+        peaks["actor"] = _peak(tracker, lambda: trainer.policies.update_actor(state.episodes, state.batches))
+        peaks["guidance"] = _peak(tracker, lambda: trainer.policies.update_guidance(state.episodes, state.batches))
+    return peaks
 
 
 def _trainer(case: TrainerCase, folder: Path) -> Trainer:
@@ -245,13 +245,13 @@ def _trainer(case: TrainerCase, folder: Path) -> Trainer:
 
 
 def _standing(trainer: Trainer) -> dict[str, list[Tensor]]:
-    """What is there before a phase begins: on the GPU, and (`host`) beside it."""
+    """Return the tensors that exist before a phase begins: on the GPU, and (`host`) in host memory."""
     roles = trainer.roles
     bases = {id(base): base for base, _ in roles.language_models.values()}
     modules = [*(base.model for base in bases.values()), roles.critic, roles.target.critic]
     assert trainer.critic_trainer is not None
     networks = [*trainer.policies.networks.values(), trainer.critic_trainer.network]
-    moments = [value for one in networks for state in one.optimizer.state.values() for value in state.values()]
+    moments = [value for network in networks for state in network.optimizer.state.values() for value in state.values()]
     return {
         "weights": [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())],
         "optimizer": [value for value in moments if isinstance(value, Tensor)],
@@ -260,11 +260,12 @@ def _standing(trainer: Trainer) -> dict[str, list[Tensor]]:
 
 
 def _requests(trainer: Trainer, role: str) -> list[GenerationRequest]:
-    """Those of an iteration's first answers, or of its hints."""
+    """Return the requests of an iteration's first answers, or of its hints."""
     prompter, h = trainer.prompter, trainer.h
     count = 1 if role == "actor" else h.guidance.hints
     prompts = [
-        prompter.answer(one, []) if role == "actor" else prompter.hint(one, [], "", None) for one in trainer.problems
+        prompter.answer(problem, []) if role == "actor" else prompter.hint(problem, [], "", None)
+        for problem in trainer.problems
     ]
     return [
         GenerationRequest(prompt=prompt, key=("memory", at, k), max_tokens=h.longest_answer)
@@ -280,9 +281,9 @@ def _peak(tracker: Tracker, act: Any) -> int:
 
 
 def compared(case: TrainerCase, folder: Path) -> dict[str, tuple[int, int]]:
-    """By phase, bytes planned and tracked."""
-    said, seen = planned(case), tracked(case, folder)
-    return {name: (said[name], seen[name]) for name in PHASES}
+    """Return bytes planned and tracked, by phase."""
+    predicted, seen = planned(case), tracked(case, folder)
+    return {name: (predicted[name], seen[name]) for name in PHASES}
 
 
 def main() -> int:
@@ -297,8 +298,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         for at, case in drawn(range(values.first, values.drawn), values.seed, Path(name)):
             line = []
-            for phase, (said, seen) in compared(case, Path(name) / f"run{at}").items():
-                errors.setdefault(phase, []).append(said / seen - 1)
+            for phase, (predicted, seen) in compared(case, Path(name) / f"run{at}").items():
+                errors.setdefault(phase, []).append(predicted / seen - 1)
                 line.append(f"{phase} {seen / MIB:.1f} {errors[phase][-1]:+.2%}")
             print(f"{at:3} {case}: {'; '.join(line)}", flush=True)
     flat = [error for some in errors.values() for error in some]

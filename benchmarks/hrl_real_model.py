@@ -2,15 +2,14 @@
 
     python benchmarks/hrl_real_model.py --work DIR                        # both arms, 30 iterations each, one seed
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
-    python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of what has run
+    python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of the finished arms
 
-Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; what
-was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its curves can
-be looked at, not what the method gains: each iteration has six problems. The weights are those of
-examples/hub_models.py.
+Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; a
+stopped arm resumes. It shows that the path works with a model that reads English, and its curves; with six problems per
+iteration it does not measure the method's gain. The weights are those of examples/hub_models.py.
 
 The form of a problem was fixed before any training: of 14 forms of sums, comparisons and maxima, shown to the untrained
-model under two instructions, it is the one with the most right sums (of 24, greedily 12, drawn at temperature 1 four).
+model under two instructions, it has the most right sums (of 24: 12 greedily, 4 drawn at temperature 1).
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ HELD_OUT = 12
 
 
 def problems() -> list[dict[str, str]]:
-    """All sums of two numbers from 1 to 6."""
+    """Return all sums of two numbers from 1 to 6."""
     return [{"problem": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(1, 7) for b in range(1, 7)]
 
 
 def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int) -> dict[str, Any]:
-    """The configuration of an arm."""
+    """Return the configuration of an arm."""
     return {
         "seed": seed,
         "policy": {"model_name": str(model), "lora_r": 8, "dtype": "bfloat16", "device": "cpu", "max_seq_len": 256},
@@ -73,7 +72,7 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
 
 
 def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[str, Any]:
-    """Train an arm to the end, going on where it stopped; its outcome."""
+    """Train an arm to its end, resuming where it stopped, and return its outcome."""
     folder = work / arm.replace(" ", "_")
     folder.mkdir(parents=True, exist_ok=True)
     file, config = work / "sums.jsonl", folder / "config.yaml"
@@ -84,9 +83,9 @@ def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[s
     command = [sys.executable, "-m", "r2v", "train_hierarchical", "--config", "config.yaml"]
     subprocess.run(command, cwd=folder, env=own, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    [place] = {path.resolve() for path in (folder / "outputs/hierarchical").glob("*") if (path / "final").exists()}
-    report = json.loads((place / "hierarchical_report.json").read_text())
-    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    [output] = {path.resolve() for path in (folder / "outputs/hierarchical").glob("*") if (path / "final").exists()}
+    report = json.loads((output / "hierarchical_report.json").read_text())
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return {
         "arm": arm,
         "seed": seed,
@@ -99,14 +98,16 @@ def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[s
 
 
 def table(outcomes: list[dict[str, Any]]) -> list[str]:
-    """Markdown: held-out accuracy of both answers before and after, in %."""
+    """Return Markdown lines: held-out accuracy of both answers before and after, in %."""
     rows = [
         "| arm | iterations | answer 1, untrained | trained | answer 2, untrained | trained | CPU-s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in outcomes:
-        cells = [f"{100 * one[when]['accuracy'][turn]:.1f}" for turn in range(2) for when in ("untrained", "trained")]
-        rows.append(f"| {one['arm']} | {one['iterations']} | {' | '.join(cells)} | {one['cpu_s']} |")
+    for outcome in outcomes:
+        cells = [
+            f"{100 * outcome[when]['accuracy'][turn]:.1f}" for turn in range(2) for when in ("untrained", "trained")
+        ]
+        rows.append(f"| {outcome['arm']} | {outcome['iterations']} | {' | '.join(cells)} | {outcome['cpu_s']} |")
     return rows
 
 
@@ -119,19 +120,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="folder of the weights; default: made below --work")
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES)
-    parser.add_argument("--table", action="store_true", help="run nothing: print the table of what has run")
+    parser.add_argument("--table", action="store_true", help="run nothing: print the table of the finished arms")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
-    asked = parser.parse_args()
-    if asked.table:
-        outcomes = [json.loads(line) for line in asked.outcomes.read_text().splitlines()]
+    arguments = parser.parse_args()
+    if arguments.table:
+        outcomes = [json.loads(line) for line in arguments.outcomes.read_text().splitlines()]
         print("\n".join(table(outcomes)))
-        if asked.picture is not None:
-            picture([{**one, "factor": 1.0, "after": {}} for one in outcomes], list(REAL_ARMS), asked.picture)
+        if arguments.picture is not None:
+            picture(
+                [{**outcome, "factor": 1.0, "after": {}} for outcome in outcomes], list(REAL_ARMS), arguments.picture
+            )
         return
-    model = asked.model or smollm2(asked.work / "model")
-    for arm in asked.arms:
-        done = run(arm, model, asked.work, asked.iterations, asked.seed)
-        with asked.outcomes.open("a") as file:
+    model = arguments.model or smollm2(arguments.work / "model")
+    for arm in arguments.arms:
+        done = run(arm, model, arguments.work, arguments.iterations, arguments.seed)
+        with arguments.outcomes.open("a") as file:
             file.write(json.dumps(done, separators=(",", ":")) + "\n")
         print("\n".join(table([done])), flush=True)
 

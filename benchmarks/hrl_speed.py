@@ -1,14 +1,14 @@
-"""Tokens a second of hierarchical training's parts of a round, beside TRL's GRPO in the same run.
+"""Tokens per second of each part of a hierarchical training round, beside TRL's GRPO in the same run.
 
     python benchmarks/hrl_speed.py                                           # a small random model on a CPU
     python benchmarks/hrl_speed.py --cuda --model meta-llama/Llama-3.2-1B    # its shape, random weights, bfloat16
 
-Both sides have the same weights, prompts, completions' length, samples a prompt, LoRA rank, rows at a time and KL to
-the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated,
-for reference pass and update those of whole rows. Ours also weighs what was said, finding each token's log-probability
-as an update does; TRL leaves that out where a completion is learned from once. `round` is all of it, per token
-generated. The first round of each is not counted. On a GPU peaks are printed too: of both, and of ours with separate
-copies in place of one shared base.
+Both sides have the same weights, prompts, completion length, samples per prompt, LoRA rank, rows at a time and KL to
+the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated;
+for reference pass and update, those of whole rows. Ours also computes each completion token's log-probability as an
+update does; TRL leaves that out where a completion is learned from once. `round` is the whole round per generated
+token. The first round of each side is not counted. On a GPU peaks are printed too: of both sides, and of ours with
+separate copies in place of one shared base.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ class Stopwatch:
 
     @contextmanager
     def timed(self) -> Iterator[list[float]]:
-        """Seconds of the block, in a list that is filled when it has ended."""
-        found = list[float]()
+        """Time the block; its seconds are appended to the yielded list at the end."""
+        elapsed = list[float]()
         self._wait()
         began = time.perf_counter()
-        yield found
+        yield elapsed
         self._wait()
-        found.append(time.perf_counter() - began)
+        elapsed.append(time.perf_counter() - began)
 
     def _wait(self) -> None:
         if self.cuda:
             torch.cuda.synchronize()
 
     def add(self, work: str, tokens: float, seconds: float) -> None:
-        """A round of it."""
+        """Add a round's tokens and seconds of a kind of work."""
         self.rounds[work].append((tokens, seconds))
 
     def close(self) -> None:
-        """The round's parts have been added."""
+        """Add the whole round, once its parts were added."""
         self.add(
             "round",
             self.rounds["generation"][-1][0],
@@ -96,12 +96,12 @@ class Stopwatch:
         )
 
     def of(self, work: str) -> float:
-        """Tokens a second: the median of all rounds but the first; not a number for what is not done."""
+        """Return tokens per second: the median of all rounds but the first; NaN for work that is not done."""
         return statistics.median(tokens / seconds for tokens, seconds in self.rounds.get(work, [])[1:] or [(nan, 1.0)])
 
 
 def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
-    """A model of this shape with random weights, and the toy policy's tokenizer."""
+    """Write a model of this shape with random weights, with the toy policy's tokenizer, and return its folder."""
     tokenizer = build_tokenizer()
     own = {key: value for key, value in values.items() if key not in ("model_type", "dtype")}
     config = AutoConfig.for_model(
@@ -116,38 +116,42 @@ def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
 
 
 def texts(count: int, problems: int) -> list[str]:
-    """Prompts, each of so many word problems."""
-    found = word_problems(count * problems, 0, "train")
-    return [" ".join(one.text for one in found[at * problems : (at + 1) * problems]) for at in range(count)]
+    """Return `count` prompts of `problems` word problems each."""
+    word_texts = word_problems(count * problems, 0, "train")
+    return [
+        " ".join(problem.text for problem in word_texts[at * problems : (at + 1) * problems]) for at in range(count)
+    ]
 
 
-def ours(model: Path, prompts: Sequence[str], asked: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
-    """Rates, and the peak in GiB (0 on a CPU)."""
+def ours(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
+    """Return the rates of R2V, and the peak in GiB (0 on a CPU)."""
     policy = PolicyConfig(
         model_name=str(model),
         lora_r=RANK,
-        device="cuda" if asked.cuda else "cpu",
-        dtype="bfloat16" if asked.cuda else "float32",
+        device="cuda" if arguments.cuda else "cpu",
+        dtype="bfloat16" if arguments.cuda else "float32",
         load_in_4bit=False,
     )
     h = HierarchicalConfig(
         placement=placement,
-        answer_tokens=asked.completion,
+        answer_tokens=arguments.completion,
         lr=RATE,
         kl=KLConfig(later=KL),
         guidance=GuidanceConfig(enabled=placement == "full"),
         advantage="score",
     )
-    roles, watch = build_roles(policy, h, 0), Stopwatch(asked.cuda)
-    network = Network("actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=asked.micro, setting="lr")
-    _begin(asked.cuda)
-    for number in range(asked.rounds + 1):
-        _round(roles, network, h, prompts, asked, watch, number)
-    return watch, _peak(asked.cuda)
+    roles, watch = build_roles(policy, h, 0), Stopwatch(arguments.cuda)
+    network = Network(
+        "actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=arguments.micro, setting="lr"
+    )
+    _begin(arguments.cuda)
+    for number in range(arguments.rounds + 1):
+        _round(roles, network, h, prompts, arguments, watch, number)
+    return watch, _peak(arguments.cuda)
 
 
 class TimedSpeaker(Generator):
-    """One that tells what its second pass takes."""
+    """A generator that times its second pass."""
 
     def __init__(self, watch: Stopwatch, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -155,9 +159,9 @@ class TimedSpeaker(Generator):
 
     def _logprobs(self, *given: Any) -> Any:
         with self.watch.timed() as seconds:
-            found = super()._logprobs(*given)
+            result = super()._logprobs(*given)
         self.weighing += seconds[0]
-        return found
+        return result
 
 
 def _round(
@@ -165,7 +169,7 @@ def _round(
     network: Network,
     h: HierarchicalConfig,
     prompts: Sequence[str],
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
     watch: Stopwatch,
     number: int,
 ) -> None:
@@ -178,30 +182,32 @@ def _round(
         for text in prompts
     ]
     device = roles.device("actor")
-    count = len(rows) * asked.samples
+    count = len(rows) * arguments.samples
     speaker = TimedSpeaker(watch, roles, "actor", rows=RolloutRows(rows={"actor": count}, read=count))
     with watch.timed() as seconds:
-        said = speaker.generate(
+        completions = speaker.generate(
             [
-                GenerationRequest(prompt=row, key=(number, at, k), max_tokens=asked.completion)
+                GenerationRequest(prompt=row, key=(number, at, k), max_tokens=arguments.completion)
                 for at, row in enumerate(rows)
-                for k in range(asked.samples)
+                for k in range(arguments.samples)
             ]
         )
-    whole = sum(len(one.prompt) + len(one.tokens) for one in said)
-    watch.add("generation", sum(len(one.tokens) for one in said), seconds[0] - speaker.weighing)
+    whole = sum(len(completion.prompt) + len(completion.tokens) for completion in completions)
+    watch.add("generation", sum(len(completion.tokens) for completion in completions), seconds[0] - speaker.weighing)
     watch.add("weighing", whole, speaker.weighing)
     with watch.timed() as seconds, roles.using("reference") as model:
-        reference = batch_logprobs(model, device, said, asked.micro)
+        reference = batch_logprobs(model, device, completions, arguments.micro)
     watch.add("reference", whole, seconds[0])
     batch = TrainingBatch(
-        advantage=torch.tensor([uniform("score", *one.tokens) - 0.5 for one in said]),
-        beta=torch.full((len(said),), KL),
-        behaviour=pad_rows([one.logprobs for one in said]),
+        advantage=torch.tensor([uniform("score", *completion.tokens) - 0.5 for completion in completions]),
+        beta=torch.full((len(completions),), KL),
+        behaviour=pad_rows([completion.logprobs for completion in completions]),
         reference=pad_rows(reference),
     )
     with watch.timed() as seconds, roles.using("actor") as model:
-        optimizer_step(network, range(len(said)), policy_loss_fn(model, device, said, batch, h), POLICY_STATISTICS)
+        optimizer_step(
+            network, range(len(completions)), policy_loss_fn(model, device, completions, batch, h), POLICY_STATISTICS
+        )
     watch.add("update", whole, seconds[0])
     watch.close()
 
@@ -214,26 +220,26 @@ class Timed(GRPOTrainer):  # type: ignore[misc]
 
     def _generate(self, prompts: Any) -> Any:
         with self.watch.timed() as seconds:
-            found = super()._generate(prompts)
+            result = super()._generate(prompts)
         self.generating = seconds[0]
-        generated = sum(map(len, found[1]))
-        self.whole = generated + sum(map(len, found[0]))
+        generated = sum(map(len, result[1]))
+        self.whole = generated + sum(map(len, result[0]))
         self.watch.add("generation", generated, seconds[0])
-        return found
+        return result
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         with self.watch.timed() as seconds:
-            found = super()._generate_and_score_completions(inputs)
+            result = super()._generate_and_score_completions(inputs)
         self.scoring = seconds[0]
         self.watch.add("reference", self.whole, seconds[0] - self.generating)
-        return found
+        return result
 
     def training_step(self, *given: Any, **named: Any) -> Any:
         self.scoring = 0.0
         with self.watch.timed() as seconds:
-            found = super().training_step(*given, **named)
+            result = super().training_step(*given, **named)
         self.updating += seconds[0] - self.scoring
-        return found
+        return result
 
 
 class Stepping(TrainerCallback):  # type: ignore[misc]
@@ -253,47 +259,47 @@ class Stepping(TrainerCallback):  # type: ignore[misc]
         trainer.updating = 0.0
 
 
-def theirs(model: Path, prompts: Sequence[str], asked: argparse.Namespace, folder: Path) -> tuple[Stopwatch, float]:
-    """The same of TRL."""
-    rows = len(prompts) * asked.samples
+def theirs(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, folder: Path) -> tuple[Stopwatch, float]:
+    """Return the rates of TRL, and the peak in GiB (0 on a CPU)."""
+    rows = len(prompts) * arguments.samples
     settings = GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=asked.micro,
-        gradient_accumulation_steps=rows // asked.micro,
-        num_generations=asked.samples,
-        max_completion_length=asked.completion,
+        per_device_train_batch_size=arguments.micro,
+        gradient_accumulation_steps=rows // arguments.micro,
+        num_generations=arguments.samples,
+        max_completion_length=arguments.completion,
         temperature=1.0,
         beta=KL,
         learning_rate=RATE,
-        max_steps=asked.rounds + 1,
+        max_steps=arguments.rounds + 1,
         bf16=False,
         gradient_checkpointing=False,
         report_to=[],
-        use_cpu=not asked.cuda,
+        use_cpu=not arguments.cuda,
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
         max_grad_norm=1.0,
         seed=0,
-        model_init_kwargs={"dtype": "bfloat16" if asked.cuda else "float32"},
-        dataloader_pin_memory=asked.cuda,
+        model_init_kwargs={"dtype": "bfloat16" if arguments.cuda else "float32"},
+        dataloader_pin_memory=arguments.cuda,
     )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])
     trainer = Timed(
         model=str(model),
         args=settings,
         train_dataset=data,
-        reward_funcs=lambda completions, **_: [uniform("score", str(one)) for one in completions],
+        reward_funcs=lambda completions, **_: [uniform("score", str(completion)) for completion in completions],
         peft_config=LoraConfig(
             r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
         ),
     )
-    trainer.watch = Stopwatch(asked.cuda)
+    trainer.watch = Stopwatch(arguments.cuda)
     trainer.add_callback(Stepping(trainer))
     torch.set_num_threads(1)
-    _begin(asked.cuda)
+    _begin(arguments.cuda)
     trainer.train()
-    return trainer.watch, _peak(asked.cuda)
+    return trainer.watch, _peak(arguments.cuda)
 
 
 def _begin(cuda: bool) -> None:
@@ -311,7 +317,7 @@ def main() -> int:
     """Run both and print their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true")
-    parser.add_argument("--model", help="whose shape is taken (a small one)")
+    parser.add_argument("--model", help="model with the shape to use (default: a small one)")
     for flag, value, what in (
         ("prompts", 16, "of a round"),
         ("samples", 4, "completions of each prompt"),
@@ -321,26 +327,26 @@ def main() -> int:
         ("rounds", 3, "counted"),
     ):
         parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
-    asked = parser.parse_args()
-    prompts = texts(asked.prompts, asked.problems)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    arguments = parser.parse_args()
+    prompts = texts(arguments.prompts, arguments.problems)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         model = saved(
-            values_of(asked.model) if asked.model else SMALL,
+            values_of(arguments.model) if arguments.model else SMALL,
             folder / "model",
-            torch.bfloat16 if asked.cuda else torch.float32,
+            torch.bfloat16 if arguments.cuda else torch.float32,
         )
-        mine, peak = ours(model, prompts, asked, "shared")
-        peer, peer_peak = theirs(model, prompts, asked, folder / "trl")
+        mine, peak = ours(model, prompts, arguments, "shared")
+        peer, peer_peak = theirs(model, prompts, arguments, folder / "trl")
         print(
-            f"{asked.prompts} prompts x {asked.samples}, {asked.completion} tokens at most, micro-batches of "
-            f"{asked.micro}; tokens a second, median of {asked.rounds} rounds"
+            f"{arguments.prompts} prompts x {arguments.samples}, at most {arguments.completion} tokens, "
+            f"micro-batches of {arguments.micro}; tokens per second, median of {arguments.rounds} rounds"
         )
         print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
         for work in ("generation", "weighing", "reference", "update", "round"):
             print(f"{work:<12}{mine.of(work):>10.0f}{peer.of(work):>10.0f}{mine.of(work) / peer.of(work):>8.2f}")
-        if asked.cuda:
-            _, copies = ours(model, prompts, asked, "full")
+        if arguments.cuda:
+            _, copies = ours(model, prompts, arguments, "full")
             print(f"peak, GiB: ours {peak:.2f}, TRL {peer_peak:.2f}; ours with copies instead of one base {copies:.2f}")
         else:
             print("memory is measured on a GPU alone: --cuda")

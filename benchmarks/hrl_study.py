@@ -1,34 +1,33 @@
-"""What makes hierarchical training's second answer better? Arms at equal compute, seed by seed.
+"""Arms of hierarchical training at equal compute, seed by seed: the source of the second answer's gain.
 
-    python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
-    python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
+    python benchmarks/hrl_study.py --minutes 90                     # resumes where the last call ended
+    python benchmarks/hrl_study.py --arms full --seeds 1            # chosen arms and seeds
     python benchmarks/hrl_study.py --factors 1 0.3333 3             # then a grid of rates, under the first seed
     python benchmarks/hrl_study.py --chosen                         # then all seeds at the rates that `tune` chose
-    python benchmarks/hrl_study.py --table                          # of all that has run
+    python benchmarks/hrl_study.py --table                          # of all finished runs
 
 Every run starts from the toy policy, checks as many answers (4,608) as each other and makes as many updates, with
 configs/hierarchical/words.yaml in float32. It is measured greedily, before and after, on 200 problems of the split
 `eval`, both answers; with the first seed on 200 of `tune` too, by which rates may be chosen. The order is seed by seed
-over all arms, so that what has run is fair whenever it ends. One line a run goes to
-benchmarks/outcomes/hrl_study.jsonl, a 0 or 1 for every problem; a run that is there is not run again.
+over all arms, so that the finished runs compare fairly at any moment. One line per run goes to
+benchmarks/outcomes/hrl_study.jsonl, with a 0 or 1 for every problem; a finished run is not repeated.
 
     full             actor and guidance learn
     actor frozen     the guidance alone learns
     guidance frozen  the actor alone learns, from the hints of the untrained guidance
-    no hints         the actor is asked again without a hint; its answers may have a hint's tokens more
+    no hints         the actor is asked again without a hint; its answers may be longer by a hint's tokens
     oracle hints     every hint names the right first step and its result; the actor learns
     random hints     every hint names a first step with a number drawn at random; the actor learns
     grpo, rloo       one answer a problem, eight to compare; no critic, no hints
-    sft              the actor is shown as many right answers as the others have checked
-    distilled        the guidance alone learns in the first two thirds of the iterations; for the answers of the last
-                     third the actor answers with its hints, and is shown as first answers those of its own second ones
-                     that are right
+    sft              the actor is trained on as many right answers as the others have checked
+    distilled        the guidance alone learns in the first two thirds of the iterations; in the last third the actor
+                     answers with its hints, and its own right second answers are its targets for first answers
 
-A factor multiplies all learning rates of an arm but the critic's; 1 are the configuration's own, which were tuned for
-the arm `full`.
+A factor multiplies all learning rates of an arm but the critic's; at 1 they are the configuration's own, which were
+tuned for the arm `full`.
 
-A third of the answers (24 problems an iteration; lines of 24 episodes in the file) is too little to ask this of: with
-the actor frozen nothing was learned then, at no rate.
+A third of the answers (24 problems per iteration; lines of 24 episodes in the file) is too few: with the actor frozen,
+nothing was learned then at any rate.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.hrl_study_page import chosen, known, picture, right, table
+from benchmarks.hrl_study_page import chosen, finished_runs, picture, right, table
 from r2v.config import Config, HierarchicalConfig, load
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
@@ -66,7 +65,7 @@ from r2v.randomness import generator
 FACTORS = (1.0, round(1 / 3, 4), 3.0)
 SEEDS = (1, 2, 3, 4, 5)
 SIZE = ["policy.dtype=float32"]
-"""What a run has less of than the configuration: half the bits."""
+"""Override of every run: half the bits of the configuration's dtype."""
 FROZEN = 1e-12
 NO_HINTS = ["hierarchical.guidance.enabled=false"]
 GROUPS = [*NO_HINTS, "hierarchical.turns=1", "hierarchical.rewards=[1]", "hierarchical.group=8"]
@@ -86,14 +85,14 @@ WORDS = {"buys": "sum", "finds": "sum", "loses": "difference", "sells": "differe
 
 
 class ToldPrompter(Prompter):
-    """Says in every request for a better answer what the study, and no guidance, has to hint."""
+    """A prompter whose requests for a better answer carry the study's hint instead of the guidance's."""
 
     def __init__(self, tokenizer: Any, right: bool) -> None:
         super().__init__(tokenizer)
         self.right = right
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
-        """The prompt with this study's hints."""
+        """Return the prompt with this study's hints."""
         return super().answer(problem, [(answer, self._hint(problem.text)) for answer, _ in rounds])
 
     def _hint(self, text: str) -> str:
@@ -107,7 +106,7 @@ class ToldPrompter(Prompter):
 
 
 def configured(path: Path, arm: str, seed: int, factor: float, iterations: int | None) -> Config:
-    """An arm's configuration, with the answers checked an iteration of the whole method."""
+    """Return an arm's configuration, with as many checked answers per iteration as `full`."""
     own = [*SIZE, *STUDY_ARMS[arm], f"seed={seed}"]
     h, whole = load(path, own).hierarchical, load(path, SIZE).hierarchical
     answers = whole.episodes * (1 + whole.guidance.hints)
@@ -121,7 +120,7 @@ def configured(path: Path, arm: str, seed: int, factor: float, iterations: int |
 
 
 def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
-    """Of both answers a digit for each problem; greedy."""
+    """Return a string of digits for each answer, 1 for a right one of a problem; greedy decoding."""
     h = trainer.h if trainer.h.turns > 1 else replace(trainer.h, turns=2, rewards=[0.0, 1.0])
     episodes = play_many(
         problems,
@@ -133,11 +132,11 @@ def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
         temperature=0.0,
         hints=1,
     )
-    return ["".join(str(int(one.turns[turn].score >= 0.5)) for one in episodes) for turn in range(2)]
+    return ["".join(str(int(episode.turns[turn].score >= 0.5)) for episode in episodes) for turn in range(2)]
 
 
 def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> None:
-    """As many updates and labels as the others have updates and checked answers; the same optimizer."""
+    """Train on labels: as many as the others' checked answers, in as many updates; the same optimizer."""
     end = trainer.roles.tokenizer.eos_token_id
     updates = h.iterations * h.updates
     rows = h.iterations * h.episodes * 2 // updates
@@ -146,8 +145,8 @@ def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> N
 
 
 def distil(trainer: Trainer, h: HierarchicalConfig, lr: float, seed: int) -> None:
-    """The answers and updates of half as many iterations as were trained: hinted answers that are right are shown to
-    the actor as first ones, at the rate that it did not learn with so far."""
+    """Train the actor on its right hinted answers as first answers: answers and updates of half as many iterations as
+    were trained, at the rate it has not used so far."""
     iterations = h.iterations // 2
     episodes = play_many(
         generator(seed, "distil").sample(trainer.problems, iterations * h.episodes),
@@ -169,20 +168,20 @@ def distil(trainer: Trainer, h: HierarchicalConfig, lr: float, seed: int) -> Non
 
 
 def _show(trainer: Trainer, h: HierarchicalConfig, lr: float, batches: Sequence[Sequence[Completion]]) -> None:
-    """One update for each batch of answers."""
+    """Make one update for each batch of answers."""
     parameters = trainer.roles.parameters("actor")
     network = Network("actor", parameters, lr=lr, clip=h.grad_clip, micro_batch_size=64, setting="lr")
-    for said in batches:
-        known = torch.zeros(len(said), max(len(one.tokens) for one in said), dtype=torch.float64)
+    for answers in batches:
+        zeros = torch.zeros(len(answers), max(len(answer.tokens) for answer in answers), dtype=torch.float64)
         batch = TrainingBatch(
-            advantage=torch.ones(len(said), dtype=torch.float64),
-            beta=torch.zeros(len(said), dtype=torch.float64),
-            behaviour=known,
-            reference=known,
+            advantage=torch.ones(len(answers), dtype=torch.float64),
+            beta=torch.zeros(len(answers), dtype=torch.float64),
+            behaviour=zeros,
+            reference=zeros,
         )
         with trainer.roles.using("actor") as model:
-            loss = policy_loss_fn(model, "cpu", said, batch, replace(h, algorithm="reinforce", updates=1))
-            optimizer_step(network, range(len(said)), loss, POLICY_STATISTICS)
+            loss = policy_loss_fn(model, "cpu", answers, batch, replace(h, algorithm="reinforce", updates=1))
+            optimizer_step(network, range(len(answers)), loss, POLICY_STATISTICS)
 
 
 def _label(trainer: Trainer, problem: Problem, end: int) -> Completion:
@@ -200,16 +199,16 @@ class Untrained:
         self._known: dict[tuple[Any, ...], list[str]] = {}
 
     def of(self, arm: str, trainer: Trainer, split: Split) -> list[str]:
-        """As of `measured`."""
-        told = arm if arm.endswith("hints") else ""
-        key = (told, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
+        """Return the result of `measured` for the untrained policy."""
+        hinted = arm if arm.endswith("hints") else ""
+        key = (hinted, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
         if key not in self._known:
             self._known[key] = measured(trainer, word_problems(200, 0, split))
         return self._known[key]
 
 
 def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, before: Untrained) -> dict[str, Any]:
-    """One run: its outcomes, its curve and what it took."""
+    """Return one run: its outcomes, its curve and its CPU-seconds."""
     torch.set_num_threads(1)
     config = configured(path, arm, seed, factor, iterations)
     h = config.hierarchical
@@ -241,53 +240,57 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
         "cpu_s": round(seconds),
         "before": untrained,
         "after": after,
-        "curve": [[one if one == one else None for one in pair] for pair in curve],
+        "curve": [[value if value == value else None for value in pair] for pair in curve],
     }
 
 
 def to_run(
     arms: Sequence[str], seeds: Sequence[int], factors: Sequence[float], runs: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[str, int, float]]:
-    """What has not run, in order: all arms under each seed at the first of the rates, then the others under the first
-    seed; with no rates, all arms under each seed at the arm's chosen ones."""
-    there = {(one["arm"], one["seed"], one["factor"]) for one in runs}
-    wanted = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
-    wanted += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
-    yield from (one for one in wanted if one not in there)
+    """Yield the missing runs in order: all arms under each seed at the first of the rates, then the others under the
+    first seed; without rates, all arms under each seed at the arm's chosen ones."""
+    there = {(item["arm"], item["seed"], item["factor"]) for item in runs}
+    planned = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
+    planned += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
+    yield from (item for item in planned if item not in there)
 
 
 def main() -> None:
-    """Run what is asked for and has not run, or print the table."""
+    """Run the missing arms, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/hierarchical/words.yaml"))
     parser.add_argument("--arms", choices=STUDY_ARMS, nargs="+", default=list(STUDY_ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--factors", type=float, choices=FACTORS, nargs="+", default=[1.0])
     parser.add_argument("--chosen", action="store_true", help="at the rates of the grid that the split `tune` chose")
-    parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a look")
-    parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
+    parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a trial")
+    parser.add_argument("--minutes", type=float, default=90.0, help="begin no run after this time; default: 90")
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
-    parser.add_argument("--table", action="store_true", help="run nothing: print the table of all that has run")
+    parser.add_argument("--table", action="store_true", help="run nothing: print the table of the finished runs")
     parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
-    asked = parser.parse_args()
-    h = load(asked.config, SIZE).hierarchical
-    size = (asked.iterations or h.iterations, h.episodes)
-    if asked.table:
-        runs = known(asked.outcomes, *size)
+    arguments = parser.parse_args()
+    h = load(arguments.config, SIZE).hierarchical
+    size = (arguments.iterations or h.iterations, h.episodes)
+    if arguments.table:
+        runs = finished_runs(arguments.outcomes, *size)
         print("\n".join(table(runs, list(STUDY_ARMS))))
-        if asked.picture is not None:
-            picture(runs, list(STUDY_ARMS), asked.picture)
+        if arguments.picture is not None:
+            picture(runs, list(STUDY_ARMS), arguments.picture)
         return
-    asked.outcomes.parent.mkdir(exist_ok=True)
-    began, before, factors = time.monotonic(), Untrained(), [] if asked.chosen else asked.factors
-    while time.monotonic() - began < 60 * asked.minutes:
-        following = next(to_run(asked.arms, asked.seeds, factors, known(asked.outcomes, *size)), None)
+    arguments.outcomes.parent.mkdir(exist_ok=True)
+    began, before, factors = time.monotonic(), Untrained(), [] if arguments.chosen else arguments.factors
+    while time.monotonic() - began < 60 * arguments.minutes:
+        following = next(
+            to_run(arguments.arms, arguments.seeds, factors, finished_runs(arguments.outcomes, *size)), None
+        )
         if following is None:
             break
-        done = run(asked.config, *following, asked.iterations, before)
-        with asked.outcomes.open("a") as file:
+        done = run(arguments.config, *following, arguments.iterations, before)
+        with arguments.outcomes.open("a") as file:
             file.write(json.dumps(done, separators=(",", ":")) + "\n")
-        print(*following, f"{done['cpu_s']} CPU-s, eval {[right(one) for one in done['after']['eval']]}", flush=True)
+        print(
+            *following, f"{done['cpu_s']} CPU-s, eval {[right(digits) for digits in done['after']['eval']]}", flush=True
+        )
 
 
 if __name__ == "__main__":

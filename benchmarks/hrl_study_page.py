@@ -1,4 +1,4 @@
-"""The table of benchmarks/hrl_study.py and the picture of its curves, made of the runs that there are."""
+"""Table of benchmarks/hrl_study.py and plot of its curves, from the finished runs."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from r2v.plotting import DASHES, PALETTE, STYLE, save
 Runs = Sequence[dict[str, Any]]
 
 
-def known(path: Path, iterations: int, episodes: int) -> list[dict[str, Any]]:
-    """The runs of this size that there are."""
+def finished_runs(path: Path, iterations: int, episodes: int) -> list[dict[str, Any]]:
+    """Return the finished runs of this size."""
     lines = path.read_text().splitlines() if path.exists() else []
     runs = [json.loads(line) for line in lines]
-    return [one for one in runs if (one["iterations"], one.get("episodes")) == (iterations, episodes)]
+    return [run for run in runs if (run["iterations"], run.get("episodes")) == (iterations, episodes)]
 
 
 def right(digits: str) -> float:
-    """Right answers in %."""
+    """Return the right answers in %."""
     return 100 * digits.count("1") / len(digits)
 
 
 def grid(runs: Runs, arm: str) -> dict[float, dict[str, Any]]:
-    """By factor of the rates the runs of the grid: those under the seed that was measured on `tune` too."""
-    return {one["factor"]: one for one in runs if one["arm"] == arm and "tune" in one["after"]}
+    """Return the runs of the grid by factor: those under the seed that was measured on `tune` too."""
+    return {run["factor"]: run for run in runs if run["arm"] == arm and "tune" in run["after"]}
 
 
 def chosen(runs: Runs, arm: str) -> float:
-    """The factor with the most right last answers on `tune`; of equal ones the configuration's own, then the least."""
-    found = {factor: right(one["after"]["tune"][1]) for factor, one in grid(runs, arm).items()}
-    return max(found, key=lambda factor: (found[factor], factor == 1.0, -factor), default=1.0)
+    """Return the factor with the most right last answers on `tune`; ties go to 1, then to the least."""
+    by_factor = {factor: right(run["after"]["tune"][1]) for factor, run in grid(runs, arm).items()}
+    return max(by_factor, key=lambda factor: (by_factor[factor], factor == 1.0, -factor), default=1.0)
 
 
 def table(runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Markdown: each arm at the rates that `tune` chose, on the split `eval`, with intervals over problems drawn
-    whole; then the grid that they were chosen from."""
-    spent = sum(one["cpu_s"] for one in runs) / 3600
+    """Return Markdown lines: each arm at the rates that `tune` chose, on the split `eval`, with intervals over problems
+    drawn whole; then the grid that they were chosen from."""
+    spent = sum(run["cpu_s"] for run in runs) / 3600
     rows = [
         f"{len(runs)} runs, {spent:.2f} CPU-hours.",
         "",
@@ -51,18 +51,18 @@ def table(runs: Runs, arms: Sequence[str]) -> list[str]:
     ]
     for arm in arms:
         factor = chosen(runs, arm)
-        own = [one for one in runs if (one["arm"], one["factor"]) == (arm, factor)]
+        own = [run for run in runs if (run["arm"], run["factor"]) == (arm, factor)]
         cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
-        seeds = [right(one["after"]["eval"][1]) for one in own]
-        each, apart = ", ".join(f"{one:.1f}" for one in seeds), f"{np.std(seeds, ddof=1):.1f}" if own[1:] else ""
+        seeds = [right(run["after"]["eval"][1]) for run in own]
+        each, apart = ", ".join(f"{value:.1f}" for value in seeds), f"{np.std(seeds, ddof=1):.1f}" if own[1:] else ""
         rows.append(f"| {arm} | x{factor:g} | {len(own)} | {' | '.join(cells)} | {each} | {apart} |")
-    factors = sorted({one["factor"] for one in runs})
+    factors = sorted({run["factor"] for run in runs})
     names = " | ".join(f"x{factor:g}: tune | eval" for factor in factors)
     rows += ["", f"| arm | {names} |", "|" + "---|" * (1 + 2 * len(factors))]
     for arm in arms:
-        known = grid(runs, arm)
+        by_factor = grid(runs, arm)
         cells = [
-            f"{right(known[factor]['after'][split][1]):.1f}" if factor in known else ""
+            f"{right(by_factor[factor]['after'][split][1]):.1f}" if factor in by_factor else ""
             for factor in factors
             for split in ("tune", "eval")
         ]
@@ -71,13 +71,13 @@ def table(runs: Runs, arms: Sequence[str]) -> list[str]:
 
 
 def _percent(runs: Runs, when: str, turn: int) -> str:
-    outcomes = np.array([[float(digit) for digit in one[when]["eval"][turn]] for one in runs]).T
+    outcomes = np.array([[float(digit) for digit in run[when]["eval"][turn]] for run in runs]).T
     low, high = cluster_bootstrap_ci(outcomes)
     return f"{100 * outcomes.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def picture(runs: Runs, arms: Sequence[str], path: Path) -> None:
-    """Curves as `path`.svg: right last answers of the training's own draws, mean of the seeds and of five
+    """Draw curves as `path`.svg: right last answers of the training's own draws, mean of the seeds and of five
     iterations."""
     import matplotlib
 
@@ -87,10 +87,12 @@ def picture(runs: Runs, arms: Sequence[str], path: Path) -> None:
         figure, axes = plt.subplots(layout="constrained")
         for at, arm in enumerate(arms):
             rates = chosen(runs, arm)
-            own = [one["curve"] for one in runs if one["arm"] == arm and one["factor"] == rates and one["curve"]]
+            own = [run["curve"] for run in runs if run["arm"] == arm and run["factor"] == rates and run["curve"]]
             if not own:
                 continue
-            mean = 100 * np.mean([[pair[-1] if pair[-1] is not None else pair[0] for pair in one] for one in own], 0)
+            mean = 100 * np.mean(
+                [[pair[-1] if pair[-1] is not None else pair[0] for pair in curve] for curve in own], 0
+            )
             smooth = np.convolve(mean, np.ones(5) / 5, "valid")
             style = {"color": PALETTE[at % len(PALETTE)], "linestyle": DASHES[at % len(DASHES)]}
             axes.plot(np.arange(len(smooth)) + 3, smooth, label=f"{arm} ({len(own)})", **style)

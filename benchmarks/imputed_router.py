@@ -1,14 +1,14 @@
-"""What an imputed router is worth where its labels could have been executed: both on the bundled benchmark, as played.
+"""An imputed router against one with executed labels, both played on the bundled benchmark.
 
     make mrp                                                     # the policy, the verifier and the router
     python benchmarks/imputed_router.py                          # then this, in the same folder
     python benchmarks/imputed_router.py --conditions noisy --num-tasks 20
 
 The teacher is recorded on as many tasks as the executed router learnt from, under the same hazards, and on none that
-the policy was cloned from; these records are all that the imputed router sees: their states, and whether the policy
-acts otherwise there. Every row is executed on the evaluation tasks. `executed` and `imputed` read the same features (an
-imputed router has no verifier); r2v reads the verifier too. A threshold is placed by playing calibration tasks until
-the LLM has the budget's share of the steps, or, as somebody without a world has to, by that share of recorded steps.
+the policy was cloned from. The imputed router is fitted on these records alone: their states, each labelled by a
+disagreement of the policy. Every row is executed on the evaluation tasks. `executed` and `imputed` read the same
+features (an imputed router has no verifier); r2v reads the verifier too. A threshold is placed by playing calibration
+tasks until the LLM has the budget's share of the steps, or, as without a world, by that share of recorded steps.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ PAGE = ["uncertainty", "progress", "page", "tool"]
 FIXED = ("random_router", "entropy_router")
 
 
-def runner_of(config: Config, made: dict[str, Path], folder: Path) -> MethodRunner:
-    """The models of a finished pipeline; what they play is kept in `folder`."""
+def runner_of(config: Config, artifacts: dict[str, Path], folder: Path) -> MethodRunner:
+    """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     settings = EvaluateSettings.of(config)
     return MethodRunner.of(
         settings,
         work,
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
-        router=made["router"],
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
+        router=artifacts["router"],
     )
 
 
 def with_router(runner: MethodRunner, name: str, model: RouterModel) -> MethodRunner:
-    """The same models, another router in the place of r2v's; its plays are known as its own."""
+    """Return the runner with another router in place of r2v's, whose plays have their own identity."""
     routers = {**runner.identity.routers, "r2v": name}
     identity = dataclasses.replace(runner.identity, routers=routers)
     return dataclasses.replace(runner, identity=identity, routers={**runner.routers, "r2v": model})
 
 
 def recorded(config: Config, runner: MethodRunner, cloned: set[str]) -> tuple[dict[str, Episode], dict[str, str]]:
-    """The teacher on tasks that were not cloned; its successes by id, and their tasks' splits."""
+    """Play the teacher on tasks that were not cloned; return its successes by id, and their tasks' splits."""
     router, tasks = config.router, TaskSelection.training(config)
     specs = []
     for split, count in (("train", router.num_tasks), ("calibration", router.num_calibration_tasks)):
@@ -78,12 +78,12 @@ def recorded(config: Config, runner: MethodRunner, cloned: set[str]) -> tuple[di
         kept_tasks = list(dict.fromkeys(spec.task.task_id for spec in fresh))[:count]
         specs += [spec for spec in fresh if spec.task.task_id in kept_tasks]
     played = play_many(runner.waves, runner.world, specs, GreedyActor(runner.llm.model, "teacher"))
-    kept = {episode.episode_id: episode for episode in played if episode.success}
-    return kept, {episode.metadata.task_id: str(episode.metadata.split) for episode in kept.values()}
+    successes = {episode.episode_id: episode for episode in played if episode.success}
+    return successes, {episode.metadata.task_id: str(episode.metadata.split) for episode in successes.values()}
 
 
 def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list[FeatureRow]:
-    """Rows of teacher states."""
+    """Return the feature rows of the teacher's states."""
     episodes, splits = recorded(config, runner, cloned)
     longest, tools = config.inference.max_steps, tools_of(runner.world.benchmark)
     cell = agreement_cell(episodes, splits, runner.slm, runner.extractor, tools, max_steps=longest)
@@ -91,7 +91,7 @@ def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list
 
 
 def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[float]) -> float:
-    """r2v's threshold at the budget, found as the router stage finds it."""
+    """Return r2v's threshold at the budget, placed as by the router stage."""
     specs = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
     plays = ExecutedPlays(runner, specs)
     return match_rate(lambda tau: played_at(plays, "r2v", tau), scores, config.router.budget).tau
@@ -100,15 +100,15 @@ def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[flo
 def row_of(
     name: str, condition: str, runner: MethodRunner, method: str, specs: list[EpisodeSpec], tau: float | None
 ) -> tuple[str, ...]:
-    """One executed row of the table."""
+    """Return one executed row of the table."""
     cell = runner.cell(method, specs, tau)
     runner.player.play([cell])
     episodes = [episode for (episode,) in runner.player.records(cell)]
     tasks = list(dict.fromkeys(episode.metadata.task_id for episode in episodes))
     success = np.array([[e.success for e in episodes if e.metadata.task_id == task] for task in tasks], float)
     low, high = cluster_bootstrap_ci(success, resamples=10_000)
-    steps, asked = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
-    share = 1.0 if method == "llm_only" else asked / steps
+    steps, llm_steps = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
+    share = 1.0 if method == "llm_only" else llm_steps / steps
     cost = float(np.mean([episode.total_cost for episode in episodes]))
     shown = "" if tau is None else f"{tau:.3f}"
     return (name, condition, f"{success.mean():.3f}", f"[{low:.3f}, {high:.3f}]", f"{share:.3f}", f"{cost:.4f}", shown)
@@ -129,19 +129,19 @@ def main() -> None:
     )
     config = dataclasses.replace(config, evaluation=evaluation)
     needed = ("bc", "preference", "verifier", "router", "router_features")
-    made = {name: published(config, name).folder for name in needed}
-    cloned = set(json.loads((made["bc"] / TASKS).read_text()))
+    artifacts = {name: published(config, name).folder for name in needed}
+    cloned = set(json.loads((artifacts["bc"] / TASKS).read_text()))
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        runner = runner_of(config, made, Path(folder))
-        played = read_rows(made["router_features"] / "router_features.jsonl")
+        runner = runner_of(config, artifacts, Path(folder))
+        played = read_rows(artifacts["router_features"] / "router_features.jsonl")
         plain = dataclasses.replace(config.router, features=PAGE)
         learnt = {"executed": fit(labelled(played, "counterfactual"), plain, config.seed)}
-        asked = labelled(imputed_rows(config, runner, cloned), "imputed")
-        learnt["imputed"] = fit(asked, dataclasses.replace(plain, label="imputed"), config.seed)
+        imputed_labels = labelled(imputed_rows(config, runner, cloned), "imputed")
+        learnt["imputed"] = fit(imputed_labels, dataclasses.replace(plain, label="imputed"), config.seed)
         executed = labelled(played, "counterfactual")
         for name, model in learnt.items():
-            own_labels = report(model, executed if name == "executed" else asked)["calibration"]
+            own_labels = report(model, executed if name == "executed" else imputed_labels)["calibration"]
             gains = report(model, executed)["calibration"]
             print(f"{name}: AUROC of its own labels {own_labels['auroc']}, of executed gains {gains['auroc']}")
         routed = {name: with_router(runner, name, model) for name, model in learnt.items()}
@@ -150,9 +150,11 @@ def main() -> None:
             name: placed_by_playing(config, routed[name], [model.predict(row.features) for row in own])
             for name, model in learnt.items()
         }
-        held = [(learnt["imputed"].predict(r.features), not r.disagrees) for r in asked if r.split == "calibration"]
+        held = [
+            (learnt["imputed"].predict(r.features), not r.disagrees) for r in imputed_labels if r.split == "calibration"
+        ]
         on_records = placed_on_records(held, config.router.budget)
-        print("imputed, placed on records:", on_records)
+        print("imputed router, threshold placed on recorded steps:", on_records)
         settings = EvaluateSettings.of(config)
         calibration = settings.calibration_specs(runner.world.benchmark)
         methods = ("r2v", "disagreement_router", *FIXED)

@@ -1,14 +1,14 @@
-"""Kills at random moments: the same command again, until it ends, must leave the same bytes.
+"""Kill a pipeline at random moments and repeat its command until it ends: every byte must be the same.
 
     python benchmarks/kills.py                       # 100 kills; Ctrl-C and the same command go on
     python benchmarks/kills.py --kills 20 --state /tmp/kills
 
 A whole small pipeline (`tests/micro.yaml`, or --config) is run once undisturbed. Then, round after round in a fresh
 folder, `r2v run` is killed by signal 9 and started again, until it ends; every content file of every artifact, and
-every table, must be that of the undisturbed run. Kills are drawn by stage first, so that short stages get as many as
-long ones, and then by a moment within it: a keyed share of the CPU time that it took undisturbed. What was killed where
-is kept in --state, so a hundred kills may be made in pieces. Processes are forked from one that has imported torch,
-which saves seconds a kill.
+every table, must equal that of the undisturbed run. A kill's stage is drawn first, so that short stages get as many as
+long ones, and then its moment: a keyed share of the stage's undisturbed CPU time. The kills are recorded in --state, so
+a hundred of them may be made in several calls. Processes are forked from one that has imported torch, which saves
+seconds per kill.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from r2v.storage.integrity import content_files
 
 MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
 START = "(start)"
-"""Where a process is before its first stage runs."""
+"""Name of the phase before a process runs its first stage."""
 _POLL_SECONDS = 0.002
 
 
 def started(folder: Path, config: Path, log: Path) -> int:
-    """`r2v run` in a folder; the id of its process."""
+    """Start `r2v run` in a folder and return the id of its process."""
     pid = os.fork()
     if pid:
         return pid
@@ -66,13 +66,13 @@ def started(folder: Path, config: Path, log: Path) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a living process's first thread."""
+    """Return the CPU time of a living process's first thread."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One process of `r2v run`, watched by what it logs until it ends or is killed."""
+    """One process of `r2v run`, watched through its log until it ends or is killed."""
 
     pid: int
     log: Path
@@ -84,7 +84,7 @@ class Attempt:
     """CPU seconds from the start of each place to the start of the next."""
 
     def look(self) -> float:
-        """Read what was logged since; CPU seconds that the process has been where it is."""
+        """Read new log lines; return the CPU seconds that the process has spent in its current stage."""
         now = cpu_seconds(self.pid)
         with self.log.open("rb") as file:
             file.seek(self.offset)
@@ -93,16 +93,16 @@ class Attempt:
         self.offset += len(whole)
         for line in whole.decode().splitlines():
             stage = line.split(" ")[0]
-            # Ablations run stages of their own, which say the same: their own stage is the last of all.
+            # Ablations run stages of their own, which log the same line: their own stage is the last of all.
             if line.endswith(" running") and stage in self.stages and self.place != self.stages[-1]:
                 self.place, self.since = stage, now
         self.spans[self.place] = now - self.since
         return now - self.since
 
     def end(self, moments: Mapping[str, float]) -> int | None:
-        """Its exit code; None where it was killed, because it was at a place for as long as `moments` allows."""
+        """Return its exit code; None if it was killed on reaching the moment that `moments` gives for a stage."""
         while True:
-            spent = self.look()  # before it is waited for: what is gone has no CPU time
+            spent = self.look()  # before the wait: a reaped process has no CPU time
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status)
@@ -121,7 +121,7 @@ def attempt(folder: Path, values: argparse.Namespace, log: Path) -> Attempt:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """The hash of every content file of every artifact, read anew, and of every table."""
+    """Return the hash of every content file of every artifact, and of every table."""
     hashes: dict[str, str] = {}
     for manifest in sorted(folder.glob(f"outputs/.artifacts/*/{ARTIFACT_MANIFEST}")):
         recorded = json.loads(manifest.read_text())["files"]
@@ -134,42 +134,42 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def litter(folder: Path) -> list[str]:
-    """What a finished pipeline must not leave: leases and drafts."""
+    """Return the leases and drafts below a folder; a finished pipeline leaves none."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     return [name for name in names if name.endswith((".lease", ".tmp")) and "replay" not in name]
 
 
 def drawn_kills(number: int, state: dict[str, Any], each: int) -> dict[str, int]:
-    """How often a round is killed at each place: once or twice, as long as there are fewer than `each` kills there."""
-    made = Counter(state["kills"])
-    twice = {place: uniform("kills", number, place) < 0.5 for place in state["spans"]}
-    return {place: min(2 if twice[place] else 1, each - made[place]) for place in twice if made[place] < each}
+    """Return a round's number of kills per stage: one or two, while the stage has had fewer than `each`."""
+    counts = Counter(state["kills"])
+    twice = {stage: uniform("kills", number, stage) < 0.5 for stage in state["spans"]}
+    return {stage: min(2 if twice[stage] else 1, each - counts[stage]) for stage in twice if counts[stage] < each}
 
 
 def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, save: Callable[[], None]) -> list[str]:
-    """Kill and start again until the pipeline ends; what then differs."""
+    """Kill and restart until the pipeline ends; record the files that differ."""
     folder, log = values.state / f"round-{number}", values.state / f"round-{number}.log"
     folder.mkdir(exist_ok=True)
     kills = drawn_kills(number, state, values.each)
     while True:
         moments = {
-            place: state["spans"][place] * uniform("moment", number, place, left)
-            for place, left in kills.items()
+            stage: state["spans"][stage] * uniform("moment", number, stage, left)
+            for stage, left in kills.items()
             if left
         }
-        one = attempt(folder, values, log)
-        code = one.end(moments)
+        process = attempt(folder, values, log)
+        code = process.end(moments)
         if code is None:
-            kills[one.place] -= 1
-            state["kills"].append(one.place)
+            kills[process.place] -= 1
+            state["kills"].append(process.place)
             save()
-            print(f"  kill {len(state['kills']):3} in round {number}: {one.place}", flush=True)
+            print(f"  kill {len(state['kills']):3} in round {number}: {process.place}", flush=True)
         elif code:
-            return [f"round {number}: `r2v run` ended with {code}; see {log}"]
+            return [f"round {number}: `r2v run` ended with exit code {code}; see {log}"]
         else:
             break
-    found, expected = content(folder), state["expected"]
-    wrong = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
+    files, expected = content(folder), state["expected"]
+    wrong = [name for name in sorted(files.keys() | expected.keys()) if files.get(name) != expected.get(name)]
     wrong += litter(folder)
     if not wrong:
         shutil.rmtree(folder)
@@ -177,58 +177,60 @@ def play_round(number: int, state: dict[str, Any], values: argparse.Namespace, s
 
 
 def undisturbed(values: argparse.Namespace) -> dict[str, Any] | None:
-    """The state before the first kill: what the pipeline makes, and how long it is where. None where it fails."""
+    """Return the state before the first kill: expected files, and seconds per stage. None if the pipeline fails."""
     folder, log = values.state / "undisturbed", values.state / "undisturbed.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    one = attempt(folder, values, log)
-    if one.end({}):
+    process = attempt(folder, values, log)
+    if process.end({}):
         return None
-    state = {"kills": [], "round": 0, "wrong": [], "expected": content(folder), "spans": one.spans}
+    state = {"kills": [], "round": 0, "wrong": [], "expected": content(folder), "spans": process.spans}
     return {**state, "commit": git_commit()}
 
 
 def report(state: dict[str, Any]) -> None:
-    """How many kills fell where, and what differs."""
-    made = Counter(state["kills"])
-    for place, seconds in state["spans"].items():
-        print(f"{place:20} {made[place]:4} kills   {seconds:6.2f} CPU-s undisturbed")
+    """Print the number of kills per stage, and the files that differ."""
+    counts = Counter(state["kills"])
+    for stage, seconds in state["spans"].items():
+        print(f"{stage:20} {counts[stage]:4} kills   {seconds:6.2f} CPU-s undisturbed")
     files, kills = len(state["expected"]), len(state["kills"])
     print(f"{kills} kills in {state['round']} rounds, {files} files each: {state['wrong'] or 'every byte is the same'}")
 
 
 def main() -> int:
-    """Kill, compare, print; 1 where a byte differs."""
+    """Kill, compare and print; return 1 if a byte differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="at least, shared out evenly (default: 100)")
-    parser.add_argument("--state", type=Path, default=Path("/tmp/r2v-kills"), help="folder of what was done so far")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="least number, shared evenly among stages (default: 100)"
+    )
+    parser.add_argument("--state", type=Path, default=Path("/tmp/r2v-kills"), help="folder of the progress so far")
     parser.add_argument("--config", type=Path, default=MICRO, help="the pipeline (default: tests/micro.yaml)")
     values = parser.parse_args()
     values.config, values.state = values.config.resolve(), values.state.resolve()
     values.stages = tuple(row.name for row in JOBS if row.enabled(load(str(values.config))))
     values.each = math.ceil(values.kills / (len(values.stages) + 1))
     values.state.mkdir(parents=True, exist_ok=True)
-    kept = values.state / "state.json"
-    state = json.loads(kept.read_text()) if kept.exists() else undisturbed(values)
+    state_file = values.state / "state.json"
+    state = json.loads(state_file.read_text()) if state_file.exists() else undisturbed(values)
     if state is None:
         print(f"the undisturbed run failed; see {values.state}/undisturbed.log")
         return 1
 
     def save() -> None:
-        write_json(kept, state)
+        write_json(state_file, state)
 
     save()
     if state.get("commit") != git_commit():  # which results name
-        print(f"what lies in {values.state} was made at another commit; name another --state")
+        print(f"{values.state} was made at another commit; name another --state")
         return 1
     if {*values.stages, START} != state["spans"].keys():
-        print(f"watched {sorted(state['spans'])}, and the stages are {sorted(values.stages)}; another --state?")
+        print(f"{values.state} has stages {sorted(state['spans'])}, not {sorted(values.stages)}; name another --state")
         return 1
-    while min(Counter(state["kills"])[place] for place in state["spans"]) < values.each:
+    while min(Counter(state["kills"])[stage] for stage in state["spans"]) < values.each:
         state["wrong"] += play_round(state["round"], state, values, save)
         state["round"] += 1
         save()
-        print(f"round {state['round']} has ended: {state['wrong'] or 'every byte is the same'}", flush=True)
+        print(f"round {state['round']} ended: {state['wrong'] or 'every byte is the same'}", flush=True)
     report(state)
     return 1 if state["wrong"] else 0
 

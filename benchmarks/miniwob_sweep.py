@@ -1,10 +1,10 @@
-"""Every task of MiniWoB++ reset, stepped and closed in a real Chromium; beside it plain BrowserGym, in the same run.
+"""Every task of MiniWoB++ reset, stepped and closed in a real Chromium, beside plain BrowserGym in the same run.
 
     python benchmarks/miniwob_sweep.py                # all 125, every sixth beside plain BrowserGym with its defaults
     python benchmarks/miniwob_sweep.py --every 0      # without the peer
 
-Prints what failed and why, the median seconds of a reset and a step of either, and their ratios. The two take turns,
-task by task, so that a busy machine is equally busy for both.
+Printed: failures with their causes, the median seconds of a reset and a step of either, and their ratios. The two take
+turns, task by task, so that a busy machine is equally busy for both.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from r2v.envs.worker.process import WorldProcess
 STEPS = 3
 LEAST = 110
 PLAYWRIGHT_BUILD = "chromium-1117/chrome-linux"
-"""Where playwright 1.44 looks for the browser that it would have downloaded."""
+"""Folder in which playwright 1.44 looks for the browser that it would have downloaded."""
 
 
 class Arm:
-    """One way to play: its seconds and its failures."""
+    """One side of the comparison: its seconds and its failures."""
 
     def __init__(self, name: str, pool: WorkerPool, noop: str) -> None:
         self.name, self.pool, self.noop = name, pool, noop
@@ -41,7 +41,7 @@ class Arm:
         self.failures: dict[str, str] = {}
 
     def play(self, task: Task) -> None:
-        """Reset, a few steps, close."""
+        """Reset, make a few steps, and close."""
         world = WorkerEnvironment(self.pool, limits=WorldLimits(reset_seconds=120, step_seconds=60), tools=())
         since = time.perf_counter()
         _, info = world.reset(seed=1, task=task)
@@ -58,7 +58,7 @@ class Arm:
             self.failures[str(task.template_id)] = info.env_fault
 
     def line(self) -> str:
-        """Medians, and how many were measured."""
+        """Return the medians, and the number of measurements."""
         return (
             f"{self.name:<34} reset {statistics.median(self.resets):6.2f} s ({len(self.resets)})   "
             f"step {statistics.median(self.steps):6.2f} s ({len(self.steps)})"
@@ -66,7 +66,7 @@ class Arm:
 
 
 def plain(folder: Path) -> WorkerPool:
-    """Workers of plain BrowserGym, with Debian's browser where playwright looks for its own."""
+    """Return workers of plain BrowserGym, with Debian's browser where playwright looks for its own."""
     build = folder / PLAYWRIGHT_BUILD
     build.mkdir(parents=True)
     (build / "chrome").symlink_to(find_chromium())
@@ -78,9 +78,11 @@ def plain(folder: Path) -> WorkerPool:
 
 
 def main() -> int:
-    """The sweep; exit code 1 where fewer than LEAST tasks work."""
+    """Run the sweep; return 1 if fewer than LEAST tasks work."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=6, help="play every so many beside the peer; 0: none (default: 6)")
+    parser.add_argument(
+        "--every", type=int, default=6, help="play every n-th task with the peer too; 0: none (default: 6)"
+    )
     parser.add_argument("--names", default="all", help="tasks, separated by spaces (default: all)")
     options = parser.parse_args()
     benchmark = MiniWoB(names=options.names, instances=1)

@@ -1,4 +1,4 @@
-"""What the main job costs: CPU-seconds per stage, the share spent importing, and the whole.
+"""CPU-seconds of the main job: per stage, the share spent importing, and the whole.
 
     python benchmarks/mrp.py            # MRP size: configs/mrp.yaml in a fresh folder
     python benchmarks/mrp.py --full     # every training and evaluation task: configs/desk/full.yaml

@@ -1,20 +1,20 @@
-"""`make mrp` with several training seeds, on both kinds of kernels: how often r2v is behind, and by how much it leads.
+"""`make mrp` with several training seeds, on both kinds of kernels: r2v's lead, and the number of runs that show it.
 
-    python -m benchmarks.mrp_runs                                   # makes the runs that are not there, then the table
-    python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
-    python -m benchmarks.mrp_runs --seeds                           # the table of the runs that are there
+    python -m benchmarks.mrp_runs                                   # makes the missing runs, then the table
+    python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one run per seed
+    python -m benchmarks.mrp_runs --seeds                           # the table of the finished runs
 
 A run is `r2v run --config configs/mrp.yaml --overrides seed=N` in a folder of its own,
-outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; one that was cut off goes on. The kernels
-are those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so
-they make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of
-the results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success
-and USD as billed of each task at each operating point.
+outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; a stopped one resumes. The kernels are
+those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so they
+make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of the
+results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and
+USD as billed of each task at each operating point.
 
 The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over training
 seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); the mean of each kind of
-kernels; the least and the largest lead; and in how many runs a comparison that counts dollars shows r2v above or below
-(verdicts of comparisons.csv, after Holm's correction). The last row takes in each run the baseline that is best there.
+kernels; the least and the largest lead; and the number of runs in which a comparison that counts dollars shows r2v
+above or below (verdicts of comparisons.csv, after Holm's correction). The last row takes each run's best baseline.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ KERNELS = {"default": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CP
 CONFIG = Path("configs/mrp.yaml")
 TABLES = ("main_table.csv", "per_seed.csv", "comparisons.csv", "frontier.csv")
 UNEQUAL_COST = "success_rate"
-"""Metric of comparisons.csv that compares main points whatever they cost."""
+"""Metric of comparisons.csv that compares main points regardless of cost."""
 
 
 def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
-    """Run the pipeline, without what no table needs, and keep what the tables are made from."""
+    """Run the pipeline, without stages that no table needs, and keep the inputs of the tables."""
     work = Path("outputs/mrp_runs") / folder.name
     work.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
@@ -122,31 +122,31 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Run:
-        """Of a folder of `OUTCOMES`."""
+        """Load a run from a folder of `OUTCOMES`."""
         with (folder / "comparisons.csv").open() as lines:
             comparisons = list(csv.DictReader(lines))
         outcomes = [json.loads(line) for line in lines_of(folder / "outcomes.jsonl.zst")]
         return cls(json.loads((folder / "run.json").read_text()), comparisons, outcomes)
 
     def methods(self, condition: str) -> list[str]:
-        """Those with a curve."""
-        known = [one["method"] for one in self.outcomes if one["condition"] == condition]
-        return [method for method in dict.fromkeys(known) if method not in (WEAK, STRONG)]
+        """Return the methods with a curve."""
+        names = [row["method"] for row in self.outcomes if row["condition"] == condition]
+        return [method for method in dict.fromkeys(names) if method not in (WEAK, STRONG)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
-        """APGR in every draw of tasks, (draws,)."""
+        """Return APGR in every draw of tasks, (draws,)."""
         drawn = {}
-        for one in self.outcomes:
-            if one["condition"] == condition and one["method"] in (WEAK, STRONG, method):
-                columns = (np.array(one[name], float) for name in ("usd", "success"))
-                drawn[one["method"], one["point"]] = [counts @ column / counts.sum(axis=1) for column in columns]
+        for row in self.outcomes:
+            if row["condition"] == condition and row["method"] in (WEAK, STRONG, method):
+                columns = (np.array(row[name], float) for name in ("usd", "success"))
+                drawn[row["method"], row["point"]] = [counts @ column / counts.sum(axis=1) for column in columns]
         points = [value for (name, _), value in drawn.items() if name == method]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*points, strict=True))
         low, high = (tuple(drawn[end, MAIN]) for end in (WEAK, STRONG))
         return Curve.through(cost, success, low, high).apgr()
 
     def verdicts(self, condition: str, method: str) -> set[str]:
-        """Of the comparisons with a baseline that count dollars: higher, lower, inconclusive."""
+        """Return the verdicts of the dollar comparisons with a baseline: higher, lower, inconclusive."""
         return {
             row["verdict"]
             for row in self.comparisons
@@ -155,7 +155,7 @@ class Run:
 
 
 def table(runs: Sequence[Run], condition: str) -> list[str]:
-    """The lines of a condition."""
+    """Return the lines of a condition."""
     baselines = [name for name in runs[0].methods(condition) if name != OURS and name in ROUTERS]
     counts, shares = _draws(runs, condition)
     ours = np.stack([run.areas(condition, OURS, counts) for run in runs])
@@ -176,7 +176,7 @@ def table(runs: Sequence[Run], condition: str) -> list[str]:
     for label, (lead, name) in sorted(names.items(), key=lambda pair: pair[1][0][:, 0].mean()):
         shown = [run.verdicts(condition, name) for run in runs]
         counted = " | ".join(
-            f"{sum(verdict in one for one in shown)} of {len(runs)}" for verdict in ("higher", "lower")
+            f"{sum(verdict in row for row in shown)} of {len(runs)}" for verdict in ("higher", "lower")
         )
         rows.append(f"| {label} | {_lead(runs, lead, shares)} | {counted} |")
     rows.append(f"| the best of each run | {_lead(runs, np.stack(of_each), shares)} | | |")
@@ -184,38 +184,40 @@ def table(runs: Sequence[Run], condition: str) -> list[str]:
 
 
 def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
-    """The mean lead with its interval, the mean of each kind of kernels, the least and the largest."""
+    """Return the mean lead with its interval, the mean of each kind of kernels, the least and the largest."""
     mean = (lead * shares).sum(axis=0)
     cells = [f"{mean[0]:+.3f} {bounds(mean[1:])}"]
     for kernels in KERNELS:
-        of_kind = [one[0] for run, one in zip(runs, lead, strict=True) if run.facts["kernels"] == kernels]
+        of_kind = [row[0] for run, row in zip(runs, lead, strict=True) if run.facts["kernels"] == kernels]
         cells.append(f"{np.mean(of_kind):+.3f}" if of_kind else "")
     return " | ".join([*cells, f"{lead[:, 0].min():+.3f}", f"{lead[:, 0].max():+.3f}"])
 
 
 def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
-    """Counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
+    """Return the counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
     estimate, then in every draw of tasks and of training seeds."""
-    tasks = len(next(one for one in runs[0].outcomes if one["condition"] == condition)["tasks"])
+    tasks = len(next(row for row in runs[0].outcomes if row["condition"] == condition)["tasks"])
     by_task = generator_of(tasks).multinomial(tasks, [1 / tasks] * tasks, size=DRAWS)
     counts = np.concatenate([np.ones((1, tasks)), by_task]).astype(float)
     seeds = [run.facts["seed"] for run in runs]
-    known = sorted(set(seeds))
-    by_seed = generator_of(-len(known)).multinomial(len(known), [1 / len(known)] * len(known), size=DRAWS)
-    drawn = np.concatenate([np.ones((1, len(known))), by_seed])
-    weights = np.stack([drawn[:, known.index(seed)] / seeds.count(seed) for seed in seeds])
+    unique_seeds = sorted(set(seeds))
+    by_seed = generator_of(-len(unique_seeds)).multinomial(
+        len(unique_seeds), [1 / len(unique_seeds)] * len(unique_seeds), size=DRAWS
+    )
+    drawn = np.concatenate([np.ones((1, len(unique_seeds))), by_seed])
+    weights = np.stack([drawn[:, unique_seeds.index(seed)] / seeds.count(seed) for seed in seeds])
     return counts, weights / weights.sum(axis=0)
 
 
 def leads(folder: Path = OUTCOMES) -> list[str]:
-    """The tables of the runs that are there. Raises FileNotFoundError where there is none."""
+    """Return the leads of the finished runs. Raises FileNotFoundError if there are none."""
     runs = _stored(folder)
-    conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
+    conditions = dict.fromkeys(row["condition"] for row in runs[0].outcomes)
     return [line for condition in conditions for line in table(runs, condition)][:-1]
 
 
 def tables(folder: Path = OUTCOMES) -> list[str]:
-    """The tables of the runs that are there, and what made each run. Raises FileNotFoundError where there is none."""
+    """Return the tables of the finished runs, and the origin of each. Raises FileNotFoundError if there are none."""
     lines = ["", "| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]
     for run in _stored(folder):
         facts = run.facts
@@ -232,7 +234,7 @@ def _stored(folder: Path) -> list[Run]:
 
 
 def main() -> None:
-    """Make what is not there, then print the tables."""
+    """Make the missing runs, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="training seeds (default: 0 to 4)")
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS), help="default: both")

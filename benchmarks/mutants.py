@@ -1,9 +1,9 @@
 """Mutants of a module, by Cosmic Ray's operators and two more: a dropped statement, and `in` for `not in`.
 
-Left out is what says nothing of the tests: annotations, decorators, and variants of one operator beyond its neighbours
-(`<` becomes `<=` and `>=`, not each of the seven others). A mutant's id hashes the text of its line and not its number,
-so that the same mutants are drawn again after an edit elsewhere in the module. Cosmic Ray (the extra `mutate`) is
-imported where it is used, so that this module can be imported without it.
+Changes that do not test the tests are left out: annotations, decorators, and variants of one operator beyond its
+neighbours (`<` becomes `<=` and `>=`, not each of the seven others). A mutant's id hashes the text of its line and not
+its number, so that the same mutants are drawn again after an edit elsewhere in the module. Cosmic Ray (the extra
+`mutate`) is imported lazily, so that this module can be imported without it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ USED = re.compile(
 
 
 class Operator(Protocol):
-    """What Cosmic Ray asks of an operator. A node is one of parso's syntax tree, a position (line, column)."""
+    """Cosmic Ray's operator interface. A node is one of parso's syntax tree, a position (line, column)."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """Start and end of each place of this node that the operator may change."""
+        """Yield start and end of each position of this node that the operator may change."""
         ...
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The node after the change of its `index`-th place."""
+        """Return the node after the change of its `index`-th place."""
         ...
 
 
 class DropStatement:
-    """`pass` in place of a call whose value nobody takes, an augmented assignment, a deletion or a raise."""
+    """`pass` in place of a call with an unused value, an augmented assignment, a deletion or a raise."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """Where this node is such a statement."""
+        """Yield the position of the node if it is such a statement."""
         if node.type == "simple_stmt" and self._droppable(node.children[0]):
             yield node.children[0].start_pos, node.children[0].end_pos
 
@@ -61,7 +61,7 @@ class DropStatement:
         )
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The statement with `pass` in its place."""
+        """Return the statement with `pass` in its place."""
         import parso
 
         dropped = node.children[0]
@@ -73,7 +73,7 @@ class Membership:
     """`in` becomes `not in`, and the other way round."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """One for each such operator of a comparison."""
+        """Yield a position for each such operator of a comparison."""
         if node.type == "comparison":
             for operator in self._operators(node):
                 yield operator.start_pos, operator.end_pos
@@ -83,7 +83,7 @@ class Membership:
         return [part for part in node.children[1::2] if part.get_code().split() in (["in"], ["not", "in"])]
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The comparison with the other operator."""
+        """Return the comparison with the other operator."""
         import parso
 
         operator = self._operators(node)[index]
@@ -108,13 +108,13 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """What a reader is shown."""
+        """The mutation as a unified diff."""
         removed = "".join(f"    - {text}\n" for text in self.before.splitlines())
         return f"r2v/{self.module}.py:{self.line}\n{removed}" + "".join(f"    + {t}\n" for t in self.after.splitlines())
 
 
 def drawn_mutants(root: Path, modules: list[str], count: int) -> dict[str, list[Mutant]]:
-    """A fixed sample of `count` over the modules of a checkout, by their size, at least 6 of each."""
+    """Return a fixed sample of `count` over the modules of a checkout, by their size, at least 6 of each."""
     places = {module: _places(root, module) for module in modules}
     total = sum(map(len, places.values()))
     least = min(6, count // len(modules))
@@ -127,7 +127,7 @@ def drawn_mutants(root: Path, modules: list[str], count: int) -> dict[str, list[
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where an operator may change a module: its `occurrence`-th position."""
+    """A position at which an operator may change a module: its `occurrence`-th."""
 
     id: str
     operator: Operator
@@ -136,7 +136,7 @@ class _Place:
 
 
 def _places(root: Path, module: str) -> list[_Place]:
-    """Every place of a module below r2v/, in the order in which mutants are drawn."""
+    """Return every place of a module below r2v/, in the order in which mutants are drawn."""
     import parso
     from cosmic_ray.ast import ast_nodes
 
@@ -154,18 +154,18 @@ def _places(root: Path, module: str) -> list[_Place]:
             seen[what] += 1
             digest = hashlib.sha256(f"{what}|{seen[what]}".encode()).hexdigest()[:16]
             places.append(_Place(id=digest, operator=operator, occurrence=occurrence, line=start[0]))
-    return sorted(places, key=lambda place: place.id)
+    return sorted(places, key=lambda position: position.id)
 
 
 def _mutants(root: Path, module: str, places: list[_Place]) -> Iterator[Mutant]:
-    """The mutants of these places, without those that are no Python or mean the same."""
+    """Yield the mutants of these places, without invalid Python and without those of equal meaning."""
     text = (root / "r2v" / f"{module}.py").read_text()
     meaning = ast.dump(ast.parse(text))
-    for place in places:
-        code = _mutated(text, place.operator, place.occurrence)
+    for position in places:
+        code = _mutated(text, position.operator, position.occurrence)
         if _meaning(code) not in (None, meaning):
             before, after = _changed_lines(text, code)
-            yield Mutant(id=place.id, module=module, line=place.line, before=before, after=after, code=code)
+            yield Mutant(id=position.id, module=module, line=position.line, before=before, after=after, code=code)
 
 
 def _operators() -> list[tuple[str, Operator]]:
@@ -176,7 +176,7 @@ def _operators() -> list[tuple[str, Operator]]:
 
 
 def _left_out(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Spans, as (line, column) pairs, of annotations, decorators and blocks for type checkers alone."""
+    """Return the spans, as (line, column) pairs, of annotations, decorators and blocks for type checkers alone."""
     spans: list[Any] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -193,7 +193,7 @@ def _left_out(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _mutated(text: str, operator: Operator, occurrence: int) -> str:
-    """The text after a mutation; the text itself where there is none, as for `except a.b`, which Cosmic Ray can't."""
+    """Return the mutated text; the text itself if the mutation fails, as Cosmic Ray's does for `except a.b`."""
     from cosmic_ray.mutating import mutate_code
 
     try:
@@ -203,7 +203,7 @@ def _mutated(text: str, operator: Operator, occurrence: int) -> str:
 
 
 def _meaning(code: str) -> str | None:
-    """The syntax tree as text; None where the code is none."""
+    """Return the syntax tree as text; None for invalid code."""
     try:
         return ast.dump(ast.parse(code))
     except SyntaxError:
@@ -211,7 +211,7 @@ def _meaning(code: str) -> str | None:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """The lines between the texts' common beginning and end, before and after, stripped."""
+    """Return the lines between the texts' common beginning and end, before and after, stripped."""
     before, after = old.splitlines(), new.splitlines()
     while before and after and before[0] == after[0]:
         del before[0], after[0]

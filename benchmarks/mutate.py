@@ -1,13 +1,13 @@
-"""Would the tests notice? One change at a time to the modules where a silent error hurts most (mutation testing).
+"""Mutation testing: one change at a time to the modules where a silent error hurts most, against their tests.
 
-    make mutate                                              # a fixed sample of 300; goes on where it was stopped
+    make mutate                                              # a fixed sample of 300; resumes where it was stopped
     make mutate MODULES="evaluation/metrics storage/lease"   # those modules' part of it
     python benchmarks/mutate.py --list                       # the sample, without running anything
 
-Each mutant (see mutants.py) is laid over a copy of this checkout and met by the module's own tests first, then, if it
-lives, by the quick tests of its room. Every set of tests first has to pass without a mutant. Results are appended to
-OUT/results.jsonl as they come: what was caught stays caught, and a survivor is tried again when the tests it met have
-changed. `equivalent_mutants.yaml` names those that no test can catch, each with the reason. Not part of `make test`.
+Each mutant (see mutants.py) is applied to a copy of this checkout and tested by the module's own tests first, then, if
+it survives, by the quick tests of its package. Every set of tests must first pass without a mutant. Results are
+appended to OUT/results.jsonl: a caught mutant is not tried again, a survivor only when its tests have changed.
+`equivalent_mutants.yaml` names those that no test can catch, each with the reason. Not part of `make test`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from tests import warm  # noqa: E402
 
 SAMPLE = 300
 MODULES: dict[str, str] = yaml.safe_load((ROOT / "benchmarks" / "mutate.yaml").read_text())
-"""Module below r2v/ to what pytest is told besides the test file that mirrors it: more files, or options."""
+"""Module below r2v/ to pytest arguments in addition to its own test file: further files, or options."""
 EQUIVALENT = yaml.safe_load((ROOT / "benchmarks" / "equivalent_mutants.yaml").read_text()) or []
 LEFT_OUT = ("test_imports.py",)
-"""What no mutant meets: tests of what an import loads, where a warm Python has loaded it all before."""
+"""Tests that are never run: they check what an import loads, which a warm Python has loaded before."""
 CPU_FLOOR = 20
-"""Seconds of CPU that any set of tests may take with a mutant; 4 times what it takes without one where that is more."""
+"""CPU seconds allowed to a set of tests with a mutant, or 4 times its cost without one if that is more."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what is asked for, and print the table and the survivors; exit code 1 below `--at-least`."""
+    """Run the requested mutants, and print the table and the survivors; return 1 below `--at-least`."""
     options = parsed(argv)
     idle = options.list or options.report
     tree = ROOT if idle else copied(options.out / "tree")
@@ -63,16 +63,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules below r2v/, such as evaluation/metrics")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants over all modules (default %(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "mutation", help="folder of results (default mutation/)")
-    parser.add_argument("--minutes", type=float, default=95.0, help="stop after so long (default %(default)s)")
-    parser.add_argument("--at-least", type=float, default=0.0, help="the share caught below which to exit with 1")
-    parser.add_argument("--near", action="store_true", help="meet the modules' own tests alone")
+    parser.add_argument("--minutes", type=float, default=95.0, help="stop after this time (default %(default)s)")
+    parser.add_argument("--at-least", type=float, default=0.0, help="exit with 1 if a smaller share is caught")
+    parser.add_argument("--near", action="store_true", help="run only the modules' own tests")
     parser.add_argument("--list", action="store_true", help="print the sample and run nothing")
-    parser.add_argument("--report", action="store_true", help="print what was found so far and run nothing")
+    parser.add_argument("--report", action="store_true", help="print the results so far and run nothing")
     options = parser.parse_args(argv)
     if unknown := sorted(set(options.modules) - set(MODULES)):
         parser.error(f"unknown modules {', '.join(unknown)}; choose from {', '.join(MODULES)}")
@@ -80,7 +80,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace) -> None:
-    """Try every mutant that has no result yet, until the time is up."""
+    """Try every mutant without a result, until the time is up."""
     until = time.monotonic() + 60 * options.minutes
     results = read_results(options.out)
     baselines: dict[tuple[str, ...], Baseline] = {}
@@ -88,23 +88,23 @@ def run(sample: dict[str, list[Mutant]], tree: Path, options: argparse.Namespace
         for module, mutants in sample.items():
             for mutant in mutants:
                 if time.monotonic() > until:
-                    print("the time is up: the same command goes on from here", flush=True)
+                    print("time is up; repeat the command to resume", flush=True)
                     return
                 if reason_of(mutant) is None:
-                    known = results.get(mutant.id, {})
-                    result = tried(mutant, tree, known, baselines, near=options.near)
-                    log.write(json.dumps({**known, **result}) + "\n")
+                    earlier = results.get(mutant.id, {})
+                    result = tried(mutant, tree, earlier, baselines, near=options.near)
+                    log.write(json.dumps({**earlier, **result}) + "\n")
                     log.flush()
                     print(f"{result['outcome']:10s} {mutant.id} {module}:{mutant.line}", flush=True)
 
 
 def tried(
-    mutant: Mutant, tree: Path, known: dict[str, Any], baselines: dict[tuple[str, ...], Baseline], *, near: bool
+    mutant: Mutant, tree: Path, earlier: dict[str, Any], baselines: dict[tuple[str, ...], Baseline], *, near: bool
 ) -> dict[str, Any]:
-    """The mutant's result: `caught`, `timed out` or `survived`, and the hash of each set of tests it has survived."""
-    if known.get("outcome") in ("caught", "timed out"):
-        return known
-    met = dict(known.get("met", {}))
+    """Return the mutant's result: `caught`, `timed out` or `survived`, and the hashes of the tests that it survived."""
+    if earlier.get("outcome") in ("caught", "timed out"):
+        return earlier
+    met = dict(earlier.get("met", {}))
     for name, tests in list(test_sets(tree, mutant.module).items())[: 1 if near else None]:
         digest = digest_of(tree, tests)
         if met.get(name) == digest:
@@ -130,7 +130,7 @@ def tried(
 
 
 def test_sets(tree: Path, module: str) -> dict[str, tuple[str, ...]]:
-    """The tests that a mutant meets, nearest first: its module's own, then those of its room and of who imports it."""
+    """Return a module's tests, nearest first: its own, then those of its package and of its importers."""
     mirror = Path("tests", module).with_name(f"test_{Path(module).name}.py")
     near = [mirror.as_posix(), *shlex.split(MODULES[module])]
     met = [] if any(word.startswith("-") for word in near) else near
@@ -142,7 +142,7 @@ def test_sets(tree: Path, module: str) -> dict[str, tuple[str, ...]]:
 
 
 def digest_of(tree: Path, tests: tuple[str, ...]) -> str:
-    """What the tests are, as a hash of their files."""
+    """Return a hash of the tests' files."""
     files = sorted({word.partition("::")[0] for word in tests if ".py" in word})
     return hashlib.sha256(b"".join((tree / path).read_bytes() for path in files)).hexdigest()[:16]
 
@@ -154,11 +154,11 @@ class Baseline:
     cpu: float
     """Seconds."""
     left_out: tuple[str, ...]
-    """Tests that fail in a Python whose libraries are imported already: those of what an import loads."""
+    """Tests that fail in a Python whose libraries are imported already, because they check what an import loads."""
 
 
 def baseline(tree: Path, tests: tuple[str, ...]) -> Baseline:
-    """Run them without a mutant. Ends the program where more than a few fail."""
+    """Run the tests without a mutant. Ends the program if more than a few fail."""
     before = warm.cpu_seconds()
     code = pytest(tree, tests, 1200, write_bytecode=True)
     cpu = warm.cpu_seconds() - before
@@ -166,12 +166,12 @@ def baseline(tree: Path, tests: tuple[str, ...]) -> Baseline:
     if code not in (0, 1) or len(failed) > 3:
         raise SystemExit(f"without a mutant, pytest ends with {code} for: {' '.join(tests)}")
     if failed:
-        print(f"left out, for they fail without a mutant too: {', '.join(failed)}", flush=True)
+        print(f"left out, as they fail without a mutant: {', '.join(failed)}", flush=True)
     return Baseline(cpu=cpu, left_out=failed)
 
 
 def pytest(tree: Path, tests: tuple[str, ...], cpu: float, *, write_bytecode: bool = False) -> int:
-    """Pytest's exit code on these tests in the copy; minus a signal where it was ended. cpu: seconds allowed."""
+    """Return pytest's exit code on these tests in the copy, or minus the signal that ended it. cpu: seconds allowed."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 5))
@@ -205,7 +205,7 @@ def pytest(tree: Path, tests: tuple[str, ...], cpu: float, *, write_bytecode: bo
 
 
 def copied(tree: Path) -> Path:
-    """A copy of this checkout's files, new ones too: mutants never touch the checkout itself."""
+    """Copy this checkout's files, new ones too: mutants never touch the checkout itself."""
     shutil.rmtree(tree, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -222,14 +222,14 @@ def copied(tree: Path) -> Path:
 
 
 def read_results(out: Path) -> dict[str, dict[str, Any]]:
-    """The newest result of each mutant."""
+    """Return the newest result of each mutant."""
     path = out / "results.jsonl"
     rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return {row["id"]: row for row in rows}
 
 
 def reason_of(mutant: Mutant) -> str | None:
-    """Why no test can catch it, where the list of equivalent mutants says so."""
+    """Return the reason why no test can catch the mutant, from the list of equivalent ones; None if not listed."""
     for row in EQUIVALENT:
         if (row["module"], row["before"], row["after"]) == (mutant.module, mutant.before, mutant.after):
             return str(row["reason"])
@@ -260,13 +260,13 @@ def report(sample: dict[str, list[Mutant]], results: dict[str, dict[str, Any]], 
 
 
 def noticed(counts: Counter[str]) -> float:
-    """The share of the mutants tried, equivalent ones aside, that the tests noticed."""
+    """Return the share of the mutants tried, equivalent ones aside, that the tests noticed."""
     caught = counts["caught"] + counts["timed out"]
     return caught / max(1, caught + counts["survived"])
 
 
 def line_of(name: str, counts: Counter[str], columns: tuple[str, ...]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return f"{name:42s}{counts.total():12d}" + "".join(f"{counts[c]:12d}" for c in columns) + f"{noticed(counts):12.1%}"
 
 

@@ -1,8 +1,8 @@
-"""Placing: the score and the threshold of each method at each operating point, found by playing calibration tasks.
+"""Placement: score and threshold of each method at each operating point, found by playing calibration tasks.
 
 r2v's own score is placed at shares of LLM steps, and every other score where it costs what r2v's costs there, in USD as
-billed. A family (`benchmarks/routing_tree.py`) then plays, at each point, the member that the same tasks prefer; what
-each member came to there is kept beside the choice.
+billed. A family (`benchmarks/routing_tree.py`) then plays, at each point, the member that the same tasks prefer; the
+results of all members are kept with the choice.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Placement = Mapping[str, Any]
 calibration tasks there; of a family also its `members`, the same of each, with the `difference` of its success from
 that of the family's own score and the `standard_error` of it, paired by task."""
 Placements = dict[str, list[Placement]]
-"""By method, one for each of `SHARES`."""
+"""Method to its placements, one for each of `SHARES`."""
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
-    """Of each plan the walks over all trees."""
+    """Return the walks over all trees, for each plan."""
 
     async def along(tree: RoutingTree) -> list[Walked]:
         return [await walk(tree, rival, tau) for rival, tau in plans]
@@ -46,22 +46,22 @@ def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) ->
 
 
 def point_of(played: Sequence[Walked]) -> OperatingPoint:
-    """Shares and cost of the episodes of one threshold."""
+    """Return shares and cost of the episodes of one threshold."""
     return OperatingPoint(
-        llm_call_rate=sum(sum(one.asked) for one in played) / sum(len(one.asked) for one in played),
-        cost=fmean(one.cost for one in played),
-        success=fmean(one.success for one in played),
+        llm_call_rate=sum(sum(episode.asked) for episode in played) / sum(len(episode.asked) for episode in played),
+        cost=fmean(episode.cost for episode in played),
+        success=fmean(episode.success for episode in played),
     )
 
 
 def placed(
     trees: Sequence[RoutingTree], scores: Sequence[Rival], targets: Sequence[float], by: Spending
 ) -> dict[str, list[Choice]]:
-    """Each score's threshold for each target, found by playing calibration tasks."""
+    """Return each score's threshold for each target, found by playing calibration tasks."""
     named = {rival.name: rival for rival in scores}
     searches: dict[tuple[str, str], RateSearch] = {}
     for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in scores]), strict=True):
-        seen, alone = [score for one in played for score in one.scores], point_of(played)
+        seen, alone = [score for episode in played for score in episode.scores], point_of(played)
         searches |= {(name, str(at)): RateSearch(seen, target, by=by, alone=alone) for at, target in enumerate(targets)}
 
     def play(plans: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
@@ -72,13 +72,13 @@ def placed(
 
 
 def placements(trees: Sequence[RoutingTree], methods: Mapping[str, Method], path: Path) -> Placements:
-    """Of r2v and every other method, read from `path`; those that are not there are placed and written there."""
+    """Return the placements of all methods, read from `path`; missing ones are found and written there."""
     stored: Placements = json.loads(path.read_text()) if path.exists() else {}
     reference, scores = own_score(methods[OURS]), scores_of(methods.values())
     if reference.name not in stored:
         stored |= _plain(placed(trees, [reference], SHARES, "llm_call_rate"))
     if missing := [score for name, score in scores.items() if name not in stored]:
-        dollars = [one["cost"] for one in stored[reference.name]]
+        dollars = [placement["cost"] for placement in stored[reference.name]]
         stored |= _plain(placed(trees, missing, dollars, "cost"))
     for name, method in methods.items():
         if isinstance(method, Family) and name not in stored:
@@ -89,13 +89,13 @@ def placements(trees: Sequence[RoutingTree], methods: Mapping[str, Method], path
 
 def _plain(choices: Mapping[str, list[Choice]]) -> Placements:
     return {
-        name: [{"score": name, "tau": one.tau, **asdict(one.outcome)} for one in chosen]
+        name: [{"score": name, "tau": choice.tau, **asdict(choice.outcome)} for choice in chosen]
         for name, chosen in choices.items()
     }
 
 
 def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Placements) -> Placement:
-    """The member that a family plays at an operating point."""
+    """Return the member that a family plays at an operating point."""
     own = own_score(family).name
     plans = [(member, stored[member.name][at]["tau"]) for member in family.members]
     solved = {member.name: _solved(played) for member, played in zip(family.members, walks(trees, plans), strict=True)}
@@ -109,13 +109,13 @@ def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Place
 
 
 def _solved(played: Sequence[Walked]) -> dict[str, float]:
-    """Share of solved episodes by task."""
+    """Return the share of solved episodes by task."""
     by_task: dict[str, list[bool]] = {}
-    for one in played:
-        by_task.setdefault(one.task_id, []).append(one.success)
+    for episode in played:
+        by_task.setdefault(episode.task_id, []).append(episode.success)
     return {task: fmean(successes) for task, successes in by_task.items()}
 
 
 def most_success(members: Mapping[str, Placement], num_tasks: int) -> str:
-    """The member that succeeds most; of equals the cheaper, then the earlier."""
+    """Return the member that succeeds most; ties go to the cheaper, then to the earlier."""
     return max(members, key=lambda name: (members[name]["success"], -members[name]["cost"]))

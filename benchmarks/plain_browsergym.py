@@ -1,4 +1,4 @@
-"""BrowserGym as it comes, as a world of a worker: the peer of `miniwob_sweep.py`. Nothing of R2V is in it."""
+"""Plain BrowserGym as the world of a worker: the peer of `miniwob_sweep.py`, without any code of R2V."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class PlainWorld:
         self._environment: Any = None
 
     def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
-        """A new environment, as every episode has one."""
+        """Make a new environment, one per episode."""
         self.close()
         self._environment = self._gymnasium.make(task["payload"]["id"])
         observation, _ = self._environment.reset(seed=seed)
         return {"observation": self._flatten(observation["axtree_object"])}
 
     def step(self, action: str) -> dict[str, Any]:
-        """A step of BrowserGym's own."""
+        """Make a step of BrowserGym."""
         observation, reward, terminated, truncated, _ = self._environment.step(action)
         text = self._flatten(observation["axtree_object"])
         return {"observation": text, "reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)}
 
     def close(self) -> None:
-        """End its browsers."""
+        """Close its browsers."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None

@@ -1,16 +1,16 @@
-"""The planner's peaks against whole models run on tensors without data: error of each case, median, worst.
+"""The memory planner's peaks against whole models run on tensors without data: error of each case, median, worst.
 
     python benchmarks/planner.py                             # the cases of tests/memory/guard.json
     python benchmarks/planner.py --only rollout --cuda       # on a GPU: torch.cuda.max_memory_allocated
     python benchmarks/planner.py --families                  # 14 families: LoRA, full, checkpointed, 4-bit
-    python benchmarks/planner.py --all-families              # every causal type of transformers: planned, or why not
-    python benchmarks/planner.py --write-guard               # the planner's answers beside the arithmetic's
-    python benchmarks/planner.py --ship                      # r2v/memory/shipped: what the package's configurations ask
+    python benchmarks/planner.py --all-families              # every causal type of transformers: planned or refused
+    python benchmarks/planner.py --write-guard               # the planner's answers next to the formulas'
+    python benchmarks/planner.py --ship                      # r2v/memory/shipped: all shipped configurations
 
-The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the shape that
-is asked for. `guard.json` has the answers of the arithmetic that came before, for its
-grid, its 6 large cases and 20 drawn ones; the 40 cases that were measured on an H200 are the grid and the first four of
-the large ones. The peer is the rule of thumb that such sizes are mostly reckoned by.
+The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the requested
+shape. `guard.json` holds the answers of the earlier formulas for its grid, its 6 large cases and 20 drawn ones; the 40
+cases that were measured on an H200 are the grid and the first four of the large ones. The peer is the usual rule of
+thumb for such sizes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LAYERS = 8
 _LONGEST = 120
 """CPU seconds for a type: some have loops over single tokens."""
 _OTHER_CONFIGS = ("experiments", "greedy", "mlp")
-"""Folders of configs/ whose files describe experiments."""
+"""Folders of configs/ that hold experiments, not stage configurations."""
 LARGEST = {
     "tiny": "tiny",
     "lora-0.5b": "Qwen/Qwen3-0.6B",
@@ -70,12 +70,12 @@ LARGEST = {
     "qlora-8b": "Qwen/Qwen3-14B",
     "full-1b": "meta-llama/Llama-3.2-3B",
 }
-"""The largest model that a profile is meant for, or one near that size."""
+"""Profile to its largest intended model, or one near that size."""
 _STRETCHES = ("fresh", "accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
 
 
 def lookup(case: MeasuredCase) -> MeasuredMemory:
-    """The measurement of a case, made in this process and kept while it lasts."""
+    """Return the measurement of a case, made in this process and kept while it lasts."""
     return _by_text(json.dumps(vars(case)))
 
 
@@ -85,7 +85,7 @@ def _by_text(text: str) -> MeasuredMemory:
 
 
 def model_of(values: ModelConfigValues, name: str = "model") -> KnownModel:
-    """A model by its config.json."""
+    """Return a model by its config.json."""
     from r2v.memory.measured.extrapolation import sizes_of
 
     return KnownModel(name=name, values=values, sizes=sizes_of(values))
@@ -117,7 +117,7 @@ class GuardCase:
         return " ".join(filter(None, words))
 
     def planned(self) -> tuple[TrainingJob, Strategy, Device, MemoryPhase]:
-        """The phase of a training job that it is; nearly every token is predicted."""
+        """Return the case as a phase of a training job; nearly every token is predicted."""
         stage: Any = self.phase if self.phase in ("bc", "verifier") else "hierarchical"
         completion = 1 if self.phase == "rollout" else self.tokens - 1
         training = TrainingJob(
@@ -141,35 +141,35 @@ class GuardCase:
         return training, strategy, device, next(phase for phase in device.phases if phase.name == name)
 
     def case(self) -> MeasuredCase:
-        """What is measured of it, with its own chunks."""
+        """Return the case for measurement, with its own chunks."""
         training, strategy, _, phase = self.planned()
         case = case_of(training, strategy, phase, self.micro_batch)
         return self.chunked(case)
 
     def chunked(self, case: MeasuredCase) -> MeasuredCase:
-        """The case with this one's chunks where it is hierarchical training's."""
+        """Return the case with this one's chunks if it belongs to hierarchical training."""
         if not case.chunk or self.phase == "bc":
             return case
         chunk = self.chunk or _WHOLE
         return replace(case, chunk=chunk, single_chunk=self.micro_batch * (self.tokens - 1) <= chunk)
 
     def peak(self) -> tuple[float, str]:
-        """Bytes that the planner predicts, and what runs then."""
+        """Return the planner's peak in bytes, and the operation at the peak."""
         memory = phase_memory(*self.planned(), self.micro_batch, lambda case: lookup(self.chunked(case)))
         return memory.total, memory.peak_at
 
     def whole(self, run: Callable[[MeasuredCase, FixedShape], float]) -> float:
-        """Bytes of the whole model at the shape, the phase's own model alone."""
+        """Return the bytes of the whole model at the shape, the phase's own model alone."""
         predicted = self.tokens - 1 if self.case().completions else self.tokens
         return run(self.case(), FixedShape(rows=self.micro_batch, tokens=self.tokens, predicted=predicted))
 
     def alone(self) -> float:
-        """The planner's answer for the phase's own model alone."""
-        known = lookup(self.case())
+        """Return the planner's answer for the phase's own model alone."""
+        measured = lookup(self.case())
         predicted = self.micro_batch * (self.tokens - 1 if self.case().completions else self.tokens)
-        peak = known.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
-        trains = any(moment.stretch == "step" for moment in known.moments)
-        return peak.size + known.weights + (2 * known.trained_bytes if trains else 0)
+        peak = measured.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
+        trains = any(moment.stretch == "step" for moment in measured.moments)
+        return peak.size + measured.weights + (2 * measured.trained_bytes if trains else 0)
 
 
 def _critic(training: TrainingJob) -> MeasuredCase:
@@ -178,7 +178,7 @@ def _critic(training: TrainingJob) -> MeasuredCase:
 
 
 def guard_cases() -> Iterator[tuple[GuardCase, dict[str, Any]]]:
-    """The cases of guard.json, each with its record."""
+    """Yield the cases of guard.json, each with its record."""
     guard = json.loads(GUARD.read_text())
     fields = GuardCase.__dataclass_fields__
     for record in guard["cases"]:
@@ -188,7 +188,7 @@ def guard_cases() -> Iterator[tuple[GuardCase, dict[str, Any]]]:
 
 
 def write_guard() -> None:
-    """Add the planner's answers to guard.json, as `measured` beside the arithmetic's `peak`."""
+    """Add the planner's answers to guard.json, as `measured` next to the formulas' `peak`."""
     guard = json.loads(GUARD.read_text())
     rows = []
     for case, record in guard_cases():
@@ -231,7 +231,7 @@ _WAYS: dict[str, dict[str, Any]] = {
 
 
 def families() -> None:
-    """The planner against the whole model for each family and way of training, 8 rows of 512 tokens."""
+    """Compare planner and whole model for each family and way of training, 8 rows of 512 tokens."""
     errors = []
     for family, values in FAMILIES.items():
         for way, how in _WAYS.items():
@@ -240,19 +240,19 @@ def families() -> None:
                 single_chunk=True, **how,
             )  # fmt: skip
             try:
-                known, shape = lookup(case), FixedShape(rows=8, tokens=512, predicted=512)
+                measured, shape = lookup(case), FixedShape(rows=8, tokens=512, predicted=512)
             except R2VError as error:
                 print(f"{family:12} {way:13} refused: {error}", flush=True)
                 continue
             run = rehearse(case, shape)
-            said = known.peak(_STRETCHES, rows=8, tokens=512).size + run.static
-            errors.append(said / run.peak - 1)
+            predicted = measured.peak(_STRETCHES, rows=8, tokens=512).size + run.static
+            errors.append(predicted / run.peak - 1)
             print(f"{family:12} {way:13} {run.peak / MIB:9.1f} MiB {errors[-1]:+9.4%}", flush=True)
     _print_errors("planner", errors)
 
 
 def all_families(only: str) -> None:
-    """For each causal language model of transformers: its own default configuration, cut to `_LAYERS` layers and cloned
+    """Plan each causal language model of transformers: its default configuration, cut to `_LAYERS` layers and cloned
     with adapters."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -265,7 +265,7 @@ def all_families(only: str) -> None:
 
 
 def in_a_child(name: str) -> str:
-    """The verdict on a type of models, in a process of its own: a library may loop over tokens, or abort."""
+    """Return the verdict on a type of models, in a process of its own: a library may loop over tokens, or abort."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 
@@ -286,7 +286,7 @@ def in_a_child(name: str) -> str:
 
 
 def planned_or_refused(name: str) -> str:
-    """The planner's answer for a type of models in one line."""
+    """Return the planner's answer for a type of models in one line."""
     try:
         case = MeasuredCase(
             code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2, chunk=4096,
@@ -299,7 +299,7 @@ def planned_or_refused(name: str) -> str:
 
 
 def _shallow(name: str) -> ModelConfigValues:
-    """A type's configuration by its defaults, with fewer layers. Raises UsageError where it has no defaults."""
+    """Return a type's default configuration with fewer layers. Raises UsageError if it has no defaults."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -317,7 +317,7 @@ _OVERRIDDEN = (
     ("policy.model_name=meta-llama/Llama-3.1-8B", "policy.lora_r=16"),
     ("policy.model_name=Qwen/Qwen2.5-14B", "training.lr=1e-5"),
 )
-"""Configurations beside the files, as they are typed."""
+"""Command-line overrides that are measured in addition to the files."""
 _DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...] = (
     ("hierarchical", "Llama-3.2-3B", {}, (24, 44.53, 141), 1),
     ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (44.53,), 2),
@@ -343,22 +343,25 @@ _DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...]
 
 
 class Shipping:
-    """Measures in this process, and keeps what the package has not yet in its own folder, a file for each model."""
+    """Measures in this process, and stores cases that the package lacks in its own folder, one file per model."""
 
-    def __call__(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
-        result, values = answer(asked), asked.model if isinstance(asked, MeasuredCase) else asked
-        key = asked.key if isinstance(asked, MeasuredCase) else store.sizes_key(asked)
+    def __call__(self, case: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
+        result, values = answer(case), case.model if isinstance(case, MeasuredCase) else case
+        key = case.key if isinstance(case, MeasuredCase) else store.sizes_key(case)
         text = values.get("text_config") or values
         path = SHIPPED / f"{values['model_type']}-{text.get('hidden_size', '')}x{text['num_hidden_layers']}.json"
         before = json.loads(path.read_text()) if path.exists() else {}
-        lines = [f"{json.dumps(one)}: {json.dumps(record)}" for one, record in sorted({**before, key: result}.items())]
+        lines = [
+            f"{json.dumps(case_key)}: {json.dumps(record)}"
+            for case_key, record in sorted({**before, key: result}.items())
+        ]
         path.parent.mkdir(exist_ok=True)
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return result
 
 
 def ship() -> None:
-    """Measure what the shipped configurations and the documentation ask, and the sizes of all registered models."""
+    """Measure the cases of the shipped configurations and the documentation, and the sizes of all registered models."""
     from r2v.config import load
     from r2v.config.profiles import PROFILES
     from r2v.memory.profile_of_model import configured
@@ -406,8 +409,8 @@ def _print_errors(name: str, errors: list[float]) -> None:
 
 
 def rule_of_thumb(case: GuardCase) -> float:
-    """Bytes of activations by formula: 2 (12 h + 2 kv + 4 I) a token and layer (checkpointed: 1.3 * 2 h, and one whole
-    layer), and 8 V a token, of a chunk where there are chunks."""
+    """Return the bytes of activations by formula: 2 (12 h + 2 kv + 4 I) per token and layer (checkpointed: 1.3 * 2 h,
+    and one whole layer), and 8 V per token, of one chunk if there are chunks."""
     values, tokens = case.model, case.micro_batch * case.tokens
     hidden, layers = values["hidden_size"], values["num_hidden_layers"]
     keys = values["num_key_value_heads"] * (values.get("head_dim") or hidden // values["num_attention_heads"])
@@ -417,7 +420,7 @@ def rule_of_thumb(case: GuardCase) -> float:
 
 
 def compare(only: str, cuda: bool) -> None:
-    """The planner and the rule of thumb against whole runs of the guard's cases."""
+    """Compare the planner and the rule of thumb with whole runs of the guard's cases."""
     import torch
 
     def whole(case: MeasuredCase, shape: FixedShape) -> float:
@@ -429,24 +432,26 @@ def compare(only: str, cuda: bool) -> None:
     for case, _ in guard_cases():
         if only not in case.name:
             continue
-        said = case.alone()
+        predicted = case.alone()
         try:
             seen = case.whole(rehearse_on_gpu if cuda else whole)
         except torch.OutOfMemoryError:
-            print(f"{said / MIB:10.1f}       larger than this GPU: {case.name}")
+            print(f"{predicted / MIB:10.1f}       larger than this GPU: {case.name}")
             continue
-        known = lookup(case.case())
-        state = known.weights + 3 * known.trained_bytes
-        errors.append(said / seen - 1)
+        measured = lookup(case.case())
+        state = measured.weights + 3 * measured.trained_bytes
+        errors.append(predicted / seen - 1)
         peers.append((rule_of_thumb(case) + state) / seen - 1)
-        print(f"{said / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+9.3%} {peers[-1]:+8.0%}  {case.name}", flush=True)
+        print(
+            f"{predicted / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+9.3%} {peers[-1]:+8.0%}  {case.name}", flush=True
+        )
     _print_errors("planner", errors)
     _print_errors("rule of thumb", peers)
     print(f"{time.process_time() - start:.0f} CPU-s")
 
 
 def main() -> int:
-    """Run what the options name."""
+    """Run the comparison that the options select."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--only", default="", help="cases whose name holds this")
     options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU")

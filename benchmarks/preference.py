@@ -1,16 +1,16 @@
-"""Does the preference step earn its place? Its recipes beside each other, on desk tasks that nothing had read.
+"""Recipes of preference training beside each other and the clone, on desk tasks that nothing had read.
 
     python -m benchmarks.preference        # the table of the pieces in benchmarks/outcomes/preference
 
-A student is configs/mrp.yaml under another seed. Of its clone each recipe trained a policy by the product's own stages,
-at each learning rate: DPO on pairs valued by the policy playing on (as it was) or by the teacher playing on, rejection
-fine-tuning and DAgger on the same states, all with a share of cloned actions rehearsed; and that rehearsal alone, which
-says how much of a gain is only more training. Each was accepted or not as the product would, on all calibration tasks,
-and then, whatever the verdict, played beside the clone on unread tasks, under evaluation's noise. None was accepted:
-all but DPO left the package, and with it what made these pieces (both are whole at commit 624d3ee3).
+A student is configs/mrp.yaml under another seed. From its clone each recipe trained a policy by the product's own
+stages, at each learning rate: DPO on pairs valued by the policy playing on (as it was) or by the teacher playing on,
+rejection fine-tuning and DAgger on the same states, all with a share of cloned actions rehearsed; and that rehearsal
+alone, which measures the gain of mere further training. Each was accepted or rejected by the product's rule, on all
+calibration tasks, and in either case played beside the clone on unread tasks, under evaluation's noise. None was
+accepted: all but DPO left the package, and so did the code that made these pieces (both are at commit 624d3ee3).
 
 A piece is benchmarks/outcomes/preference/student-<n>.jsonl.zst: the commit, CPU-seconds, and of each policy the outcome
-of every task. Intervals are 95 % bootstraps over tasks, of one student; over all, students are drawn too.
+of every task. Intervals are 95 % bootstraps over tasks for one student; for all of them, students are drawn too.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ DRAWS = 2000
 
 
 def read_piece(path: Path) -> list[dict[str, Any]]:
-    """The lines of a piece: its head, the clone, and every policy."""
+    """Load the lines of a piece: its head, the clone, and every policy."""
     text = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 26).decode()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def digits(line: dict[str, Any]) -> FloatArray:
-    """The outcomes of a policy, (tasks,)."""
+    """Return the outcomes of a policy, (tasks,)."""
     return np.array([digit == "1" for digit in line["success"]], float)
 
 
 def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    """The table of these students, and of each recipe whether it earns its place. Raises UsageError for pieces of
-    unlike tasks."""
+    """Return the table of these students, with a verdict on each recipe. Raises UsageError for pieces of different
+    tasks."""
     heads = [head for head, *_ in pieces]
     if len({(head["first_task"], len(clone["success"])) for head, clone, *_ in pieces}) > 1:
         raise UsageError("pieces of unlike tasks: make those anew that were played on others")
@@ -62,24 +62,25 @@ def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
         lines = [lines[2 + at] for lines in pieces]
         if any((line["recipe"], line["rate"]) != (name, rate) for line in lines):
             raise UsageError(f"{name} at {rate}: a piece holds other recipes: make it anew")
-        gains = np.stack([digits(line) - digits(one[1]) for line, one in zip(lines, pieces, strict=True)])
+        gains = np.stack([digits(line) - digits(piece[1]) for line, piece in zip(lines, pieces, strict=True)])
         accepted = np.array([line["acceptance"]["accepted"] for line in lines])
-        for head, line, one, gain in zip(heads, lines, pieces, gains, strict=True):
-            kept = "accepted" if line["acceptance"]["accepted"] else "thrown away"
-            made = [str(line["examples"]), str(line["updates"])]
-            success = [f"{digits(one[1]).mean():.3f}", f"{digits(line).mean():.3f}"]
-            rows.append([name, rate, str(head["student"]), *made, *success, *_lead(gain.mean(), counts @ gain), kept])
+        for head, line, piece, gain in zip(heads, lines, pieces, gains, strict=True):
+            acceptance = "accepted" if line["acceptance"]["accepted"] else "thrown away"
+            trained_on = [str(line["examples"]), str(line["updates"])]
+            success = [f"{digits(piece[1]).mean():.3f}", f"{digits(line).mean():.3f}"]
+            own = _lead(gain.mean(), counts @ gain)
+            rows.append([name, rate, str(head["student"]), *trained_on, *success, *own, acceptance])
         draws = np.take_along_axis(gains @ counts.T, drawn.T, axis=0).mean(axis=0)
-        told = _lead(gains.mean(), draws)
-        rows.append([name, rate, "all", "", "", "", "", *told, f"{accepted.sum()} of {students} accepted"])
+        executed = _lead(gains.mean(), draws)
+        rows.append([name, rate, "all", "", "", "", "", *executed, f"{accepted.sum()} of {students} accepted"])
         published_gains = gains * accepted[:, None]
         published_draws = np.take_along_axis(published_gains @ counts.T, drawn.T, axis=0).mean(axis=0)
         lead, detectable = _lead(published_gains.mean(), published_draws)
         low = percentile_interval(published_draws)
         verdict = "yes" if low is not None and low[0] > 0 else "no"
         verdicts.append(
-            f"- preference step, {name} at {rate}: earns its place: {verdict}, {lead} success as published, {told[0]} "
-            f"as trained; detectable {detectable or 'nothing'} and {told[1] or 'nothing'}"
+            f"- preference step, {name} at {rate}: earns its place: {verdict}, {lead} success as published, "
+            f"{executed[0]} as trained; detectable {detectable or 'nothing'} and {executed[1] or 'nothing'}"
         )
     numbers = ", ".join(str(head["student"]) for head in heads)
     first = heads[0]["first_task"]
@@ -90,7 +91,7 @@ def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def _lead(mean: float, draws: FloatArray) -> list[str]:
-    """A difference with its interval, and the least that would be found with 80 % power."""
+    """Return a difference with its interval, and the least difference that is detected with 80 % power."""
     bounds = percentile_interval(draws)
     assert bounds is not None
     error = float(draws.std())
@@ -101,11 +102,11 @@ def _lead(mean: float, draws: FloatArray) -> list[str]:
 def main() -> None:
     """Print the table of the pieces that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
-    asked = parser.parse_args()
-    paths = sorted(asked.out.glob("student-*.jsonl.zst"))
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="folder of the pieces (default: %(default)s)")
+    arguments = parser.parse_args()
+    paths = sorted(arguments.out.glob("student-*.jsonl.zst"))
     if not paths:
-        raise SystemExit(f"{asked.out}: no pieces")
+        raise SystemExit(f"{arguments.out}: no pieces")
     print("\n".join(table([read_piece(path) for path in paths])))
 
 

@@ -1,7 +1,7 @@
 """A real pretrained model through all ten stages with adapters: SmolLM2-135M-Instruct on desk, on a CPU, in hours.
 
-    python benchmarks/real_model.py --work DIR               # goes on where it stopped, however often it is called
-    python benchmarks/real_model.py --work DIR --minutes 90  # stops after the stage that is under way then
+    python benchmarks/real_model.py --work DIR               # resumes where the last call stopped
+    python benchmarks/real_model.py --work DIR --minutes 90  # stops after the stage running at that time
 
 The weights are those of examples/hub_models.py. Printed: success of the base, the clone and the routed policy as
 executed, and the CPU hours of each stage.
@@ -39,7 +39,7 @@ STAGES = (
 
 
 def configuration(model: Path, work: Path) -> Path:
-    """Small sizes: two CPU cores play and train a model 600 times the bundled one."""
+    """Write the configuration: small sizes, as two CPU cores play and train a model 600 times the bundled one."""
     path = work / "config.yaml"
     path.write_text(
         json.dumps(  # which is YAML
@@ -78,7 +78,7 @@ def configuration(model: Path, work: Path) -> Path:
 
 
 def run_stages(config: Path, work: Path, minutes: float) -> bool:
-    """Whether all stages are done. CPU seconds of each go to cpu.json, added up over the calls."""
+    """Run the stages; True if all are done. CPU seconds of each are added to cpu.json over the calls."""
     begun, spent_at = time.monotonic(), work / "cpu.json"
     spent: dict[str, float] = json.loads(spent_at.read_text()) if spent_at.exists() else {}
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
@@ -89,8 +89,8 @@ def run_stages(config: Path, work: Path, minutes: float) -> bool:
         command = [sys.executable, "-m", "r2v", *stage.split(), "--config", str(config)]
         done = subprocess.run(command, cwd=work, env=environment)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        spent[stage] = spent.get(stage, 0.0) + taken
+        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        spent[stage] = spent.get(stage, 0.0) + cpu_seconds
         spent_at.write_text(json.dumps(spent, indent=1))
         if done.returncode:
             sys.exit(f"real_model: {stage} ended with exit code {done.returncode}")
@@ -98,15 +98,15 @@ def run_stages(config: Path, work: Path, minutes: float) -> bool:
 
 
 def main() -> None:
-    """Go on with the stages; print the table when all are done."""
+    """Resume the stages; print the table when all are done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where everything is kept")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no stage after so many; default: no limit")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of all files")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no stage after this time; default: no limit")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     work = given.work.resolve()
     if not run_stages(configuration(smollm2(work / "SmolLM2-135M-Instruct"), work), work, given.minutes):
-        print("real_model: to be gone on with: call it again")
+        print("real_model: stages remain; repeat the command to resume")
         return
     print(main_table(work / "results/smollm2/structured_results/main_table.csv"))
     spent = json.loads((work / "cpu.json").read_text())

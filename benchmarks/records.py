@@ -1,12 +1,12 @@
-"""Does the page of a router from recorded sessions keep its promise? Its figures beside the served pair, executed.
+"""Predicted figures of a router from recorded sessions, beside those of the served pair as executed.
 
     python -m benchmarks.records               # 60 recorded desk tasks, 60 others played through the pair; 4 minutes
 
 The agent is R2V's own at the desk with native calls, under the noisy condition, and knows of no router. The LLM is the
-desk's expert behind the emulator. There are three small models: one acts as the expert does but on pages that are
-errors, one slips at random, which only its proposals show, and one costs as much as the LLM. Each pair is recorded,
-fitted and served by the commands of docs/serve.md. Printed are the page's sentence, and for the LLM alone and the
-served pair success on tasks that were not recorded, the emulator's bill, and the LLM's share of the turns.
+desk's expert behind the emulator. There are three small models: one acts as the expert does except on error pages, one
+slips at random, which only its proposals show, and one costs as much as the LLM. Each pair is recorded, fitted and
+served by the commands of docs/serve.md. Printed: the prediction on the router's page, and, for the LLM alone and for
+the served pair, success on tasks that were not recorded, the emulator's bill, and the LLM's share of the turns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SMALLS: Mapping[str, tuple[Slip, float]] = {
 
 
 def agent(url: str, model: str, key_env: str) -> Config:
-    """The desk's own agent, which asks a model at a URL."""
+    """Return the desk's own agent, which asks a model at a URL."""
     teacher = {"provider": "openai", "model_name": model, "base_url": url, "usd_in": 1.0, "usd_out": 4.0}
     more = {"api_key_env": key_env, "preflight": False, "mode": "concurrent", "max_tokens": 64, "actions": "tools"}
     return load({"teacher": {**teacher, **more, "model": {"tools": "everywhere"}}, "data": {"condition": "noisy"}})
@@ -63,11 +63,11 @@ def played(config: Config, split: str, tasks: int, folder: Path) -> float:
     world = RolloutWorld(desk, config.perturbations, config.inference)
     selection = TaskSelection.training(config) if split == "train" else TaskSelection.evaluation(config, "noisy")
     specs = episode_specs(desk, split, [1], selection, method="agent", limit=tasks)
-    return fmean(one.success for one in play_many(waves, world, specs, GreedyActor(llm, "teacher")))
+    return fmean(episode.success for episode in play_many(waves, world, specs, GreedyActor(llm, "teacher")))
 
 
 def measure(name: str, tasks: int) -> None:
-    """Record, fit and serve one pair; print its lines."""
+    """Record, fit and serve one pair, and print its figures."""
     slips, price = SMALLS[name]
 
     def said(request: EmulatedRequest) -> str:
@@ -87,9 +87,9 @@ def measure(name: str, tasks: int) -> None:
         _r2v(root, "import", "data/served/default")
         (run,) = DataRegistry(root / "data").query()
         words = ["--overrides", *words, f"data.runs=[{run.run_id}]", "router.budget=0.3"]
-        told = _r2v(root, "run", *words)
+        output = _r2v(root, "run", *words)
         _r2v(root, "export", "bundle", *words)
-        print(f"{name}: " + next(line.strip() for line in told.splitlines() if "n = " in line))
+        print(f"{name}: " + next(line.strip() for line in output.splitlines() if "n = " in line))
         for who, bundle in (("LLM alone", None), ("served pair", root / "bundle")):
             before = len(emulator.ledger().bills)
             success, share = _through(root, serving, "evaluation", tasks, bundle)
@@ -107,13 +107,13 @@ def _through(root: Path, serving: dict[str, Any], split: str, tasks: int, bundle
     async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
         async with listening(
             config, root, record=True, bundle=bundle, keys={"agent": os.environ["AGENT_API_KEY"]}
-        ) as made:
-            ready(made)
+        ) as server:
+            ready(server)
             await stop.wait()
 
-    with in_thread(main) as place:
-        success = played(agent(f"{place.url}/v1", "r2v", "AGENT_API_KEY"), split, tasks, root / f"agent-{name}")
-    turns = [row for row in read_traffic(place.folder) if row["kind"] == "turn"]
+    with in_thread(main) as server:
+        success = played(agent(f"{server.url}/v1", "r2v", "AGENT_API_KEY"), split, tasks, root / f"agent-{name}")
+    turns = [row for row in read_traffic(server.folder) if row["kind"] == "turn"]
     return success, fmean(row["source"] == "llm" for row in turns)
 
 

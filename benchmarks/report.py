@@ -1,11 +1,11 @@
-"""How large a report is, and how fast it opens.
+"""Size of a report, CPU time to make it, and seconds until it opens.
 
     python benchmarks/report.py results/mrp                     # its episodes, repeated to 10,000
     python benchmarks/report.py results/mrp --episodes 20000
 
-The results are copied with their episodes under more task names until there are that many, a report is made, and a
-Chromium opens it and one of its episodes. Printed: CPU seconds to make it, its size (at most 30 MB), seconds until the
-list can be read (at most 2) and until an episode can, and the same of a page that holds nothing, in the same browser.
+The results are copied with their episodes under further task names until there are `--episodes`, a report is made, and
+a Chromium opens it and one of its episodes. Printed: CPU seconds to make it, its size (at most 30 MB), seconds until
+the list can be read (at most 2) and until an episode can, and the same for an empty page in the same browser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MB, MOST_SECONDS = 30, 2
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How large a report is, and how fast it opens.")
+    parser = argparse.ArgumentParser(description="Size of a report, CPU time to make it, and seconds until it opens.")
     parser.add_argument("results", type=Path, metavar="DIR", help="a results folder")
     parser.add_argument("--episodes", type=int, default=10_000, metavar="N", help="episodes to show (default: 10000)")
     arguments = parser.parse_args()
@@ -55,20 +55,22 @@ def main() -> int:
     return int(size > MOST_MB or listed > MOST_SECONDS)
 
 
-def repeated(source: Path, target: Path, wanted: int) -> int:
-    """Copy a results folder, its tasks under more names until there are `wanted` episodes; returns how many."""
+def repeated(source: Path, target: Path, count: int) -> int:
+    """Copy a results folder, its tasks under more names until there are `wanted` episodes; return their number."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("gains"))
     setup = read_setup(target)
     once = sum(len(setup.tasks_of(*cell)) for cell in setup.cells() if cell[2] == MAIN) * len(setup.seeds)
-    times = -(-wanted // once)
+    times = -(-count // once)
     for path, _, _, point in planned_files(target, setup):
         episodes = list(TrajectoryStore(path).iter_episodes()) if point == MAIN else []
         path.unlink()
         if episodes:
             lines = (
-                to_line(replace(one, metadata=replace(one.metadata, task_id=f"{one.metadata.task_id}-{copy}")))
+                to_line(
+                    replace(episode, metadata=replace(episode.metadata, task_id=f"{episode.metadata.task_id}-{copy}"))
+                )
                 for copy in range(times)
-                for one in episodes
+                for episode in episodes
             )
             write_lines(path.with_suffix(""), lines)
     tasks = {name: [f"{task}-{copy}" for copy in range(times) for task in ids] for name, ids in setup.tasks.items()}
@@ -77,7 +79,7 @@ def repeated(source: Path, target: Path, wanted: int) -> int:
 
 
 def opening(empty: Path, page: Path) -> tuple[float, float, float]:
-    """Seconds until an empty page is there, until the list of the report is, until its first episode is."""
+    """Return the seconds until an empty page, the list of the report, and its first episode can be read."""
     playwright: Any = importlib.import_module("playwright.sync_api")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=str(find_chromium()), args=chromium_flags())

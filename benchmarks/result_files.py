@@ -1,7 +1,7 @@
 """CSV files of docs/results and the plot of the baselines, from the tables of `python -m benchmarks.tables`.
 
-A study prints several Markdown tables below each other. Each goes into the file of its kind, with the study in the
-first column, so that one file compares studies. A cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and
+A study prints several Markdown tables in sequence. Each goes into the file of its kind, with the study in the first
+column, so that one file compares studies. A cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and
 the lower and the upper end of its interval.
 """
 
@@ -33,7 +33,7 @@ _FIGURE = re.compile(
 
 
 def markdown_tables(lines: Iterable[str]) -> Iterator[Table]:
-    """Each Markdown table among the lines, as rows by column; equal headings name the column before them."""
+    """Yield each Markdown table among the lines, as rows by column; equal headings name the column before them."""
     rows: list[list[str]] = []
     for line in [*lines, ""]:
         if line.startswith("|"):
@@ -46,7 +46,7 @@ def markdown_tables(lines: Iterable[str]) -> Iterator[Table]:
 
 
 def aligned_table(text: str) -> Table:
-    """A table whose columns are aligned by spaces and begin where the words of its first line do."""
+    """Parse a table whose columns are aligned by spaces and begin at the words of its first line."""
     head, *body = text.splitlines()
     starts = [match.start() for match in re.finditer(r"\S+", head)]
     ends = [*starts[1:], None]
@@ -55,7 +55,7 @@ def aligned_table(text: str) -> Table:
 
 
 def parts_table(lines: Iterable[str]) -> Table:
-    """What each part of r2v earns over its replacement, from a study's list of parts."""
+    """Return the gain of each part of r2v over its replacement, from a study's list of parts."""
     return [
         {"part": part, "earns its place": verdict, "APGR": lead, "seeds ahead": seeds}
         for line in lines
@@ -64,11 +64,11 @@ def parts_table(lines: Iterable[str]) -> Table:
 
 
 def csv_text(tables: Mapping[str, Table]) -> str:
-    """CSV of one kind of table over several studies. The first column, left out where there is one, is the study."""
+    """Return the CSV of one kind of table over several studies. The first column is the study, absent for only one."""
     several = len(tables) > 1
     rows = [{"study": study, **row} if several else row for study, table in tables.items() for row in _split(table)]
     columns: list[str] = []
-    for row in rows:  # a column that only some studies have stands behind the one that it follows there
+    for row in rows:  # a column of only some studies comes after its predecessor in them
         for at, name in enumerate(row):
             if name not in columns:
                 columns.insert(columns.index([*row][at - 1]) + 1 if at else 0, name)
@@ -80,7 +80,7 @@ def csv_text(tables: Mapping[str, Table]) -> str:
 
 
 def _split(table: Table) -> Table:
-    """The rows with one column for each part of a figure, where all figures of the column have the same form."""
+    """Return the rows with one column for each part of a figure, if all figures of the column have the same form."""
     matches = {
         name: [_FIGURE.fullmatch(row[name]) for row in table if row[name]] for name in (table[0] if table else ())
     }
@@ -118,9 +118,9 @@ def plot(folder: Path = FOLDER, path: Path = PLOT) -> Path:
             for row in rows:
                 if row["study"] == study and row["method"] in order:
                     low, mean, high = (float(row[name]) for name in ("APGR, low", "APGR", "APGR, high"))
-                    colour, place = PALETTE[row["method"] != OURS], order.index(row["method"])
-                    axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
-                    axes.plot(mean, place, MARKERS[row["method"] != OURS], color=colour, markersize=4)
+                    colour, row_at = PALETTE[row["method"] != OURS], order.index(row["method"])
+                    axes.plot([low, high], [row_at, row_at], color=colour, linewidth=1.5)
+                    axes.plot(mean, row_at, MARKERS[row["method"] != OURS], color=colour, markersize=4)
             axes.set(title=title, xlabel="APGR")
         panels[0].set_yticks(range(len(order)), order)
         written = save(figure, path, "svg")

@@ -1,4 +1,4 @@
-"""The table of docs/results.md, from a finished evaluation.
+"""Markdown table of a finished evaluation: means with intervals, and the success of each evaluation seed.
 
     python benchmarks/results_table.py results/mrp
 
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def interval(row: dict[str, str], column: str, digits: int) -> str:
-    """A mean with its interval, or nothing where the table has no figure."""
+    """Return a mean with its interval, or "" if the table has no figure."""
     if not row[column]:
         return ""
     mean = f"{float(row[column]):.{digits}f}"
@@ -44,18 +44,22 @@ def interval(row: dict[str, str], column: str, digits: int) -> str:
 
 
 def table(folder: Path) -> list[str]:
-    """The lines of the table, conditions in the order of the file. `folder`: of results, or of their tables alone."""
+    """Return the lines of the table, conditions in the order of the file. `folder`: results, or their tables alone."""
     tables = folder / "structured_results" if (folder / "structured_results").exists() else folder
     with (tables / "per_seed.csv").open() as lines:
         per_seed = list(csv.DictReader(lines))
-    made = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     with (tables / "main_table.csv").open() as lines:
         for row in csv.DictReader(lines):
-            same = [one for one in per_seed if (one["method"], one["condition"]) == (row["method"], row["condition"])]
-            seeds = ", ".join(f"{float(one['success_rate']):.3f}" for one in same)
+            same = [
+                seed_row
+                for seed_row in per_seed
+                if (seed_row["method"], seed_row["condition"]) == (row["method"], row["condition"])
+            ]
+            seeds = ", ".join(f"{float(seed_row['success_rate']):.3f}" for seed_row in same)
             success, *others = (interval(row, column, digits) for column, digits in COLUMNS)
-            made.append("| " + " | ".join((row["method"], row["condition"], success, seeds, *others)) + " |")
-    return made
+            rows.append("| " + " | ".join((row["method"], row["condition"], success, seeds, *others)) + " |")
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""Rivals: the routers that r2v is compared with in `benchmarks/students.py`, each small, and each placed as r2v is.
+"""Baseline routers that `benchmarks/students.py` plays beside r2v, each placed as r2v is.
 
-Those of `r2v.router.baselines`, and beside them
+Those of `r2v.router.baselines`, and
 
     margin                the least margin between the two likeliest tokens of the proposal (UCCI, arXiv 2605.18796)
-    agreement             K further samples of the small policy: the share that is not the proposal, free arguments
-                          aside; equal shares in the order of the entropy. The samples are on the bill
-    whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): the goal alone says whether the small
-                          policy's episode will fail; all of an episode or nothing of it. It learns from the tasks of
-                          round 0 alone: in later rounds a router plays, and nobody knows whether the small policy
-                          alone would have failed
-    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking;
-                          of the action that was not taken the target is its executed outcome. It sees its calls so far
-    judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
-                          proposal, for the price of its prompt as billed and a word, and says whether it would act so
+    agreement             K further samples of the small policy: the share that differs from the proposal, free
+                          arguments ignored; ties are ordered by the entropy. The samples are billed
+    whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): predicts from the goal alone that the
+                          small policy's episode will fail, and routes whole episodes. It learns from the tasks of
+                          round 0 alone: in later rounds a router plays, and the outcome of the small policy alone is
+                          unknown
+    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price per asking;
+                          the target of the action not taken is its executed outcome. It sees its calls so far
+    judge                 AutoMix (2310.11962) with the best possible judge: for the price of its prompt as billed and
+                          a word, the LLM reads conversation and proposal and answers if it would act the same
 
 SWE-Router (`benchmarks/swe_router.py`) and Switchyard as shipped (`benchmarks/switchyard_peer.py`) have modules of
-their own. The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
+their own. Learned baselines are fitted on r2v's own rows, of training and calibration tasks.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from r2v.router.training import exported_tree, fit, fit_routers, matrix
 GOAL_WORDS = 48
 """Buckets that the words of a goal are hashed into."""
 ROUNDS_OF_Q = 8
-"""Bellman backups: as many as an episode has steps that matter."""
+"""Bellman backups: about the number of decisive steps of an episode."""
 PRICE_OF_ASKING = 0.1
-"""Of one LLM step, in successes."""
+"""Price of one LLM step, in successes."""
 WITHOUT = "without "
 """Begins the name of r2v fitted without a group of features."""
 BLEND, GAIN = "r2v, blend without choice", "r2v, gain alone"
 WITH_CASES, CASE_SUPPORT = "r2v, blend with case support", "case_support alone"
 """Parts of r2v that are played on their own."""
 CALLS_SO_FAR = "progress.llm_calls_used_fraction"
-"""The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
+"""The feature for the share of used LLM calls, which `fitted_q` always reads."""
 
 
 def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Method]:
-    """Name -> method, r2v the first. `goals`: of the rows' tasks."""
+    """Return name -> method, r2v the first. `goals`: goals of the rows' tasks by id."""
     cfg, seed = config.router, config.seed
     first = [row for row in rows if row.round == 0]
     blend, disagreement = fit_routers(rows, cfg, seed)
@@ -79,11 +79,11 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
 
 
 def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
-    """The score that the product acts by (`r2v.router.thresholds`)."""
+    """Return the name of the score that the product acts by (`r2v.router.thresholds`)."""
     own, *others = members
 
     def outcome(name: str) -> OperatingPoint:
-        return OperatingPoint(**{one.name: members[name][one.name] for one in fields(OperatingPoint)})
+        return OperatingPoint(**{field.name: members[name][field.name] for field in fields(OperatingPoint)})
 
     if num_tasks < FEWEST_TASKS:
         return own
@@ -106,26 +106,25 @@ def is_part(name: str) -> bool:
 
 
 def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str, Method]:
-    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend, the gain
-    alone and, where the rows have it, case support."""
+    """Return parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend,
+    the gain alone and, if the rows have it, case support."""
     cfg, seed = config.router, config.seed
-    made: dict[str, Method] = {
+    methods: dict[str, Method] = {
         BLEND: own_score(ours),
         GAIN: _learned(GAIN, rows, "counterfactual", cfg, seed),
     }
     if CASE_SCORE[0] in rows[0].features:
         with_cases = fit_routers(rows, replace(cfg, features=[*cfg.features, "cases"]), seed)[0]
         alone = CaseSupportModel(steps=NEIGHBOURS)
-        made[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
-        made[CASE_SUPPORT] = _of_features(
+        methods[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
+        methods[CASE_SUPPORT] = _of_features(
             CASE_SUPPORT, lambda features: sigmoid(alone.predict([features[name] for name in CASE_SCORE]))
         )
-    return made
+    return methods
 
 
 def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
-    """r2v's own score without each group of its features, fitted anew on the same rows and labels: what the group is
-    worth."""
+    """Return r2v's own score without each group of its features, fitted again on the same rows and labels."""
     cfg, methods = config.router, {}
     for group in cfg.features:
         left = replace(cfg, features=[other for other in cfg.features if other != group])
@@ -139,15 +138,15 @@ def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: Route
     return _of_features(name, fitted.predict)
 
 
-async def features_of(tree: RoutingTree, node: Node, asked: Instruments) -> tuple[dict[str, float], float]:
-    """The features that these instruments give, and what they cost beside the proposal."""
-    if ("features", asked) not in node.known:
+async def features_of(tree: RoutingTree, node: Node, instruments: Instruments) -> tuple[dict[str, float], float]:
+    """Return the features of these instruments, and their cost in USD in addition to the proposal's."""
+    if ("features", instruments) not in node.known:
         act = await tree.kept(node)
         assert node.view is not None and act.proposal is not None
-        found = await tree.runner.extractor.measure(node.view, act.proposal, asked)
-        node.known["features", asked] = found.features, found.bill.cached_cost
-    known: tuple[dict[str, float], float] = node.known["features", asked]
-    return known
+        measured = await tree.runner.extractor.measure(node.view, act.proposal, instruments)
+        node.known["features", instruments] = measured.features, measured.bill.cached_cost
+    cached: tuple[dict[str, float], float] = node.known["features", instruments]
+    return cached
 
 
 def _of_features(name: str, score: Callable[[Mapping[str, float]], float]) -> Rival:
@@ -159,10 +158,10 @@ def _of_features(name: str, score: Callable[[Mapping[str, float]], float]) -> Ri
 
 
 def _fixed(name: str) -> Rival:
-    asked = Instruments(verifier=name == "verifier_router")
+    instruments = Instruments(verifier=name == "verifier_router")
 
     async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
-        features, read = await features_of(tree, node, asked)
+        features, read = await features_of(tree, node, instruments)
         assert node.view is not None
         return FIXED_SCORES[name](features, node.view.seed, node.view.task_id, node.view.step), read
 
@@ -185,7 +184,7 @@ def _judge(config: Config) -> Judged:
     async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
         own, other = await tree.kept(node), await tree.asked(node)
         assert own.proposal is not None and node.view is not None
-        unwritten = (other.bill.tokens.llm_out - 1) * config.cost.llm.output / 1e6  # a word, where an action is billed
+        unwritten = (other.bill.tokens.llm_out - 1) * config.cost.llm.output / 1e6  # the judge answers a word
         read = other.bill.cached_cost - unwritten
         features, _ = await features_of(tree, node, Instruments())
         doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
@@ -196,7 +195,7 @@ def _judge(config: Config) -> Judged:
 
 
 def goal_features(goal: str) -> dict[str, float]:
-    """Hashed words of a goal, once each."""
+    """Return hashed words of a goal, once each."""
     words = {zlib.crc32(word.encode()) % GOAL_WORDS for word in re.findall(r"[a-z]+", goal.lower())}
     return {f"page.goal{bucket:02d}": float(bucket in words) for bucket in range(GOAL_WORDS)}
 
@@ -225,34 +224,34 @@ class QRouter:
     scale: float
 
     def score(self, features: Mapping[str, float]) -> float:
-        """The advantage of asking, squashed into (0, 1)."""
+        """Return the advantage of asking, squashed into (0, 1)."""
         x = [features[name] for name in self.names]
         return sigmoid((self.ask.predict(x) - self.keep.predict(x)) / self.scale)
 
 
 def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRouter:
-    """Fitted Q iteration with the boosting that r2v has, on what r2v learns from.
+    """Run fitted Q iteration with r2v's boosting on r2v's training rows.
 
-    A transition is a recorded step: who acted, what followed. The target of the action taken is the larger Q of the
-    step after it, at the last step the episode's success; that of the other action, which nothing recorded follows, is
-    what its executed continuation came to. Each asking costs `PRICE_OF_ASKING`.
+    A transition is a recorded step: its actor and the next step. The target of the action taken is the larger Q of the
+    next step, or the episode's success at the last one; that of the other action, which has no recorded successor, is
+    the success of its executed continuation. Each asking costs `PRICE_OF_ASKING`.
     """
     train = [row for row in rows if row.split == "train"]
     train.sort(key=lambda row: (row.round, row.episode_id, row.step_idx))
     names = tuple(sorted({*select(train[0].features, cfg.features), CALLS_SO_FAR}))
-    x, asked = matrix(train, names), np.array([int(row.actor != "slm") for row in train])
+    x, llm_acted = matrix(train, names), np.array([int(row.actor != "slm") for row in train])
     episodes = [(row.round, row.episode_id) for row in train]
     last = np.array([a != b for a, b in zip(episodes, [*episodes[1:], None], strict=True)])
     outcomes = np.array([[row.q_slm, row.q_llm] for row in train], float)  # (rows, 2): of keeping, of asking
-    taken = np.arange(len(train)), asked
-    ends = outcomes[taken]
-    value = ends  # Monte Carlo to begin with: what the recorded policy came to
+    acted = np.arange(len(train)), llm_acted
+    ends = outcomes[acted]
+    value = ends  # initial values are Monte Carlo returns of the recorded policy
     for _ in range(ROUNDS_OF_Q):
         followed = outcomes.copy()
-        followed[taken] = np.where(last, ends, np.roll(value, -1))
+        followed[acted] = np.where(last, ends, np.roll(value, -1))
         goal = followed - [0.0, PRICE_OF_ASKING]
         keep, ask = _regression(x, goal[:, 0], seed), _regression(x, goal[:, 1], seed)
-        ahead = np.array([[model.predict(one) for one in x.tolist()] for model in (ask, keep)])
+        ahead = np.array([[model.predict(vector) for vector in x.tolist()] for model in (ask, keep)])
         value = ahead.max(axis=0).clip(-1, 1)
     return QRouter(names, keep, ask, float(np.std(ahead[0] - ahead[1])) or 1.0)
 

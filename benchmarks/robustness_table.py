@@ -1,9 +1,10 @@
-"""Robustness gap: what each method loses from clean to noisy and to shift, from the pieces of `benchmarks.students`.
+"""Robustness gap: each method's loss from clean to noisy and to shift, from the pieces of `benchmarks.students`.
 
     python -m benchmarks.robustness_table [--pieces benchmarks/outcomes/training_seeds] [--point 0.2]
 
-The same tasks, worlds and thresholds under all three conditions, so the gap is paired: success clean less success
-under the other, the mean over students and tasks with a 95 % bootstrap over both. Beside it how much less r2v loses.
+Tasks, worlds and thresholds are the same under all three conditions, so the gap is paired: clean success less success
+under the other condition, the mean over students and tasks with a 95 % bootstrap over both. The next column is how much
+less r2v loses.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ENDS = ("slm_only", "llm_only")
 
 
 def solved(pieces: Sequence[Piece], condition: str, method: str, point: str) -> FloatArray:
-    """1 for success, (students, tasks)."""
+    """Return 1 for success, (students, tasks)."""
     cells = [piece.cells[condition, method, "" if method in ENDS else point]["success"] for piece in pieces]
     if len({len(cell) for cell in cells}) > 1:
         raise UsageError(f"{condition}: pieces of unlike numbers of tasks; make them alike")
@@ -34,7 +35,7 @@ def solved(pieces: Sequence[Piece], condition: str, method: str, point: str) -> 
 
 
 def drawn(values: FloatArray) -> FloatArray:
-    """The mean of (students, tasks), then its mean in every draw of students and of tasks, (1 + DRAWS,)."""
+    """Return the mean of (students, tasks), then its mean in every draw of students and of tasks, (1 + DRAWS,)."""
     students, tasks = values.shape
     draw = generator_of(students * tasks)
     by_student = draw.multinomial(students, [1 / students] * students, size=DRAWS) / students
@@ -43,12 +44,12 @@ def drawn(values: FloatArray) -> FloatArray:
 
 
 def table(pieces: dict[str, list[Piece]], point: str) -> list[str]:
-    """A row for each method, those that lose least under the first of the other conditions first."""
+    """Return a row for each method, those that lose least under the first of the other conditions first."""
     others = [name for name in OTHERS if pieces.get(name)]
-    known = dict.fromkeys(method for at, method, cell_at in pieces["clean"][0].cells if cell_at == point)
+    methods = dict.fromkeys(method for at, method, cell_at in pieces["clean"][0].cells if cell_at == point)
     gaps = {
         (method, other): solved(pieces["clean"], "clean", method, point) - solved(pieces[other], other, method, point)
-        for method in (*known, *ENDS)
+        for method in (*methods, *ENDS)
         for other in others
     }
     heads = [f"{other}: loses | r2v loses less by" for other in others]
@@ -72,14 +73,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pieces", type=Path, default=OUTCOMES)
     parser.add_argument("--point", choices=POINTS, default=MAIN_POINT, help="r2v's share of LLM steps")
-    asked = parser.parse_args()
-    found = {
-        condition: [Piece.read(path) for path in sorted(asked.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
+    arguments = parser.parse_args()
+    pieces = {
+        condition: [Piece.read(path) for path in sorted(arguments.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
         for condition in ("clean", *OTHERS)
     }
-    if not found["clean"] or not any(found[other] for other in OTHERS):
-        raise SystemExit(f"{asked.pieces}: no pieces of clean and another condition (python -m benchmarks.students)")
-    print("\n".join(table(found, asked.point)))
+    if not pieces["clean"] or not any(pieces[other] for other in OTHERS):
+        raise SystemExit(
+            f"{arguments.pieces}: no pieces of clean and another condition (python -m benchmarks.students)"
+        )
+    print("\n".join(table(pieces, arguments.point)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rollouts through the wave engine against the ways people write them by hand, in the same run.
+"""Rollouts through the wave engine, beside hand-written loops over transformers' `generate` in the same run.
 
     python benchmarks/rollout.py [--policy outputs/mrp/policy/preference/final] [--tasks 40]
 
@@ -7,8 +7,8 @@
 2. K = 5 candidates of a state: five samples from one shared prefix, against five prompts given to transformers'
    `generate`, a state at a time and all states in one batch.
 
-All in float64 on one thread. Each figure is the best of `--rounds` interleaved rounds, each of ours with a backend
-that remembers nothing; the ratios are what counts.
+All in float64 on one thread. Each figure is the best of `--rounds` interleaved rounds; each of ours has a new backend
+without cached states. Compare the ratios, not the absolute figures.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Peer:
         self.model, self.tokenizer, self.encode = model, tokenizer, encode
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
-        """One greedy reply, by one `generate` each."""
+        """Return one greedy reply per question, each by its own `generate`."""
         return [
             Reply(samples=(Sample(text=self.generate([question])[0]),), usage=Usage(), model="peer")
             for question in questions
         ]
 
     def generate(self, questions: Sequence[Request], **sampling: Any) -> list[str]:
-        """One reply per question, by one `generate` for all."""
+        """Return one reply per question, by one `generate` for all."""
         prompts = [list(self.encode(question.messages)) for question in questions]
         width, pad = max(map(len, prompts)), self.tokenizer.eos_token_id
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -71,7 +71,7 @@ class Peer:
 
 
 def best(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """The least CPU-seconds of each, over interleaved rounds."""
+    """Return the least CPU-seconds of each, over interleaved rounds."""
     seconds = [float("inf")] * len(works)
     for _ in range(rounds):
         for index, work in enumerate(works):
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def world_messages(world: RolloutWorld, spec: Any) -> Any:
-    """The conversation at the first step of a play."""
+    """Return the conversation at the first step of a play."""
     with closing(world.start(spec)) as session:
         session.open()
         return session.view().messages

@@ -1,15 +1,14 @@
-"""Sweeps over `router.*` on the bundled pipeline: what six points make anew, and whether early stopping finds the best.
+"""Sweeps over `router.*` on the bundled pipeline: stages that six points make again, and ASHA against a full grid.
 
     python -m r2v run --config configs/mrp.yaml --without evaluate ablations     # once, some 350 CPU-seconds
     python benchmarks/router_sweeps.py
 
-Six budgets: which stages ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
+Six budgets: the stages that ran, by the logs of the runs, and per point the CPU-seconds of the run beside those of the
 stages that it made. Then nine routers, three sets of features by three labels, at the same share of LLM steps, as a
-grid of 60 evaluation tasks each and by ASHA as it comes: eta 3, the three rungs of its default rule (7, 20 and 60
-tasks). Both were written down before either was run. Steps are evaluation tasks: those that are played, for a point
-goes on from what it has, and those that would be if it began again on every rung. `--only six` or `--only nine` runs
-one of the two.
-It works in the current project, and leaves the experiments there.
+grid of 60 evaluation tasks each and by ASHA with its defaults: eta 3 and three rungs (7, 20 and 60 tasks). Both were
+fixed before either was run. Steps are evaluation tasks: those that are played, as a point resumes from its last rung,
+and those that would be played if it restarted on every rung. `--only six` or `--only nine` runs one of the two. The
+experiments stay in the current project.
 """
 
 from __future__ import annotations
@@ -64,49 +63,53 @@ def run(text: str) -> Path:
 
 
 def stages_of(run: RunRecord) -> tuple[list[str], float]:
-    """The stages that a run made anew, and the CPU-seconds that they say they took."""
-    told = re.findall(r"^(\w+) +done, ([\d.]+) CPU-s$", (Path(run.run_dir) / "output.log").read_text(), re.M)
-    return [job for job, _ in told], sum(float(seconds) for _, seconds in told)
+    """Return the stages that a run made again, and their logged CPU-seconds."""
+    logged = re.findall(
+        r"^stage done: stage=(\w+) cpu_s=([\d.]+)$", (Path(run.run_dir) / "output.log").read_text(), re.M
+    )
+    return [job for job, _ in logged], sum(float(seconds) for _, seconds in logged)
 
 
 def six_budgets(folder: Path) -> None:
-    made = Counter[str]()
-    print(f"{'run':<10}{'made':<20}{'stages CPU-s':>14}{'run CPU-s':>12}{'above them':>12}")
-    for one in read_record(folder).runs:
-        jobs, seconds = stages_of(one)
-        made.update(jobs)
-        whole = one.cpu_seconds or 0.0
-        print(f"{one.run:<10}{' '.join(jobs):<20}{seconds:>14.1f}{whole:>12.1f}{whole - seconds:>12.1f}")
-    print(f"made by the six: {dict(made)}")
+    counts = Counter[str]()
+    print(f"{'run':<10}{'made':<20}{'stages CPU-s':>14}{'run CPU-s':>12}{'the rest':>12}")
+    for run in read_record(folder).runs:
+        jobs, seconds = stages_of(run)
+        counts.update(jobs)
+        whole = run.cpu_seconds or 0.0
+        print(f"{run.run:<10}{' '.join(jobs):<20}{seconds:>14.1f}{whole:>12.1f}{whole - seconds:>12.1f}")
+    print(f"stages made by the six runs: {dict(counts)}")
     subprocess.run([sys.executable, "-m", "r2v", "experiments", "compare", folder.name], check=True)
 
 
 def early_stopping(whole: Path, stopped: Path) -> None:
-    found = compare(whole, METRIC).settings
+    settings = compare(whole, METRIC).settings
     print(f"{'grid of nine routers':<75}{METRIC}, 95 % interval over tasks")
-    for setting in found:
+    for setting in settings:
         low, high = setting.interval or (setting.mean, setting.mean)
         print(f"{setting.label:<75}{setting.mean:.4f} [{low:.4f}, {high:.4f}]")
     spec = read_spec(stopped / SPEC_COPY)
     levels = levels_of(AshaRule(resource="evaluation.num_tasks", levels=(), eta=ETA), [p.text for p in expand(spec)])
-    runs = [one for one in read_record(stopped).runs if one.status == "completed"]
+    runs = [run for run in read_record(stopped).runs if run.status == "completed"]
     for rung, level in enumerate(levels):
-        rows = {point_of(one): metric_of(Path(one.run_dir), METRIC) for one in runs if one.rung == rung}
+        rows = {point_of(run): metric_of(Path(run.run_dir), METRIC) for run in runs if run.rung == rung}
         print(f"ASHA, {level} tasks: " + ", ".join(f"{point} {figure:.3f}" for point, figure in rows.items()))
     last: dict[str, int] = {}
-    for one in runs:
-        last[point_of(one)] = max(last.get(point_of(one), 0), levels[one.rung or 0])
-    full, again = len(found) * TASKS, sum(levels[one.rung or 0] for one in runs)
+    for run in runs:
+        last[point_of(run)] = max(last.get(point_of(run), 0), levels[run.rung or 0])
+    full, again = len(settings) * TASKS, sum(levels[run.rung or 0] for run in runs)
     played = sum(last.values())
-    print(f"steps: {played} of {full} tasks played ({played / full:.0%}); each rung from its start {again / full:.0%}")
+    print(
+        f"steps: {played} of {full} tasks played ({played / full:.0%}); {again / full:.0%} with restarts on every rung"
+    )
     pick = compare(stopped, METRIC).settings[0]
-    best = found[0]
+    best = settings[0]
     low, high = best.interval or (best.mean, best.mean)
-    rank = 1 + sum(one.mean > pick.mean for one in found)
+    rank = 1 + sum(setting.mean > pick.mean for setting in settings)
     print(f"best of the grid: {best.label} {best.mean:.4f} [{low:.4f}, {high:.4f}]")
     print(f"ASHA's: {pick.label} {pick.mean:.4f}, number {rank} of the grid; inside: {low <= pick.mean <= high}")
     count, wrong = replayed(stopped, ETA, "max")
-    print(f"{count} decisions taken again, {len(wrong)} come out otherwise")
+    print(f"{count} decisions replayed, {len(wrong)} of them differ")
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Routing trees: every way of asking and not asking along an episode, each step of it executed once.
+"""Routing trees: all keep-or-ask paths of an episode, each step executed once.
 
     tree = RoutingTree(actors, spec)
-    played = await walk(tree, rival, tau)      # what a routed pair does at a threshold, and what came of it
+    played = await walk(tree, rival, tau)      # the routed episode at a threshold, with its outcome
 
 A routed episode of a deterministic world is a path: keep or ask at each step. Methods and thresholds share most of
 their paths' beginnings, so a tree plays a hundred routed policies for little more than a few. Nothing is assumed: each
-node is a state that the world was in after exactly these actions under the episode's own luck, made from the snapshot
-of the node above it, and an outcome is what the world said at a leaf.
+node is the executed state of the world after exactly these actions with the episode's own random draws, made from the
+snapshot of its parent node, and an outcome is the world's result at a leaf.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from r2v.router.escalation import escalates, needs_score, recorded_score
 
 @dataclass
 class Node:
-    """A state: where it can be gone on from (None at the end of the episode), and what is known of it so far."""
+    """A state: its snapshot (None at the end of the episode) and its cached evaluations."""
 
     point: Fork | None
     view: StepView | None
@@ -37,9 +37,9 @@ class Node:
     text: str = ""
     """The action that led here."""
     harmful: bool = False
-    """Whether the world called that action so."""
+    """True if the world called that action harmful."""
     hits: tuple[AppliedPerturbation, ...] = ()
-    """What its page was perturbed by."""
+    """Perturbations of its page."""
     known: dict[Any, Any] = field(default_factory=dict)
     below: dict[bool, Node] = field(default_factory=dict)
 
@@ -53,56 +53,56 @@ class Walked:
     cost: float
     asked: tuple[bool, ...]
     digest: str
-    """8 hexadecimal digits that stand for the actions."""
+    """Hash of the actions, 8 hexadecimal digits."""
     scores: tuple[float, ...]
     hazards: Hazards
 
 
 @dataclass(kw_only=True)
 class Hazards:
-    """What an episode met, by the rule of `r2v.evaluation.measures.outcomes`: the categories of perturbation that hit a
-    page that was acted on, and whether, after an instruction was planted, an action held its canary or was harmful."""
+    """Hazards of an episode, by the rule of `r2v.evaluation.measures.outcomes`: categories of perturbation that hit a
+    page that was acted on; `obeyed` if an action after a planted instruction held its canary or was harmful."""
 
     categories: set[str] = field(default_factory=set)
     canaries: set[str] = field(default_factory=set)
     obeyed: bool = False
 
     def meet(self, hits: Sequence[AppliedPerturbation]) -> None:
-        """A page is read."""
+        """Record that a page was read."""
         self.categories |= {hit.category for hit in hits}
         self.canaries |= {hit.canary for hit in hits if hit.category == INJECTION and hit.canary}
 
     def act(self, text: str, harmful: bool) -> None:
-        """An action was executed."""
+        """Record that an action was executed."""
         self.obeyed |= bool(self.canaries) and (harmful or any(canary in text for canary in self.canaries))
 
 
 EVER = 1 << 30
-"""As `Rival.stays`: to the end of the episode."""
+"""Value of `Rival.stays`: to the end of the episode."""
 Judged = Callable[["RoutingTree", Node], Awaitable[tuple[float, float]]]
-"""(score in [0, 1], USD that it cost beside the proposal) of a state."""
+"""A score function of a state: (score in [0, 1], its cost in USD in addition to the proposal's)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """A way of routing: a score, and how many steps the LLM acts once it was asked."""
+    """A routing method: a score, and the number of steps that the LLM acts per asking."""
 
     name: str
     judged: Judged
     stays: int = 1
     before_proposal: bool = False
-    """True: it decides before the small policy is called, so where it asks the LLM no proposal is billed."""
+    """True if it decides before the small policy is called, so that a step of the LLM bills no proposal."""
 
 
 Prefer = Callable[[Mapping[str, Mapping[str, Any]], int], str]
-"""The name of the score to play, from what each one came to on so many calibration tasks (`Placement` of
-`benchmarks/placing.py`). The first is the family's own."""
+"""Choice of the score to play, by name, from each one's `Placement` (`benchmarks/placing.py`) and the number of
+calibration tasks. The first is the family's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A method that plays one of several scores at each operating point, the one that calibration tasks prefer there.
-    A member may be a rival of its own right too; it is placed once."""
+    A member may be a baseline of its own too; it is placed once."""
 
     name: str
     members: tuple[Rival, ...]
@@ -114,18 +114,18 @@ Method = Rival | Family
 
 
 def own_score(method: Method) -> Rival:
-    """The score that a method goes by where nothing was chosen."""
+    """Return the default score of a method."""
     return method.members[0] if isinstance(method, Family) else method
 
 
 def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
-    """Name -> score, of all scores that these methods may play."""
-    members = [one for method in methods for one in (method.members if isinstance(method, Family) else (method,))]
+    """Return name -> score, of all scores that these methods may play."""
+    members = [member for method in methods for member in (method.members if isinstance(method, Family) else (method,))]
     return {member.name: member for member in members}
 
 
 class RoutingTree:
-    """The tree of one episode. Used by one conversation at a time."""
+    """The tree of one episode; not safe for concurrent walks."""
 
     def __init__(self, runner: MethodRunner, spec: EpisodeSpec) -> None:
         self.runner, self.spec = runner, spec
@@ -133,13 +133,13 @@ class RoutingTree:
         self._root: Node | None = None
 
     async def root(self) -> Node:
-        """Before the first action."""
+        """Return the state before the first action."""
         if self._root is None:
             self._root = await self._arrive(self.runner.world.start(self.spec), None)
         return self._root
 
     async def below(self, node: Node, asks: bool) -> Node:
-        """The state after keeping the small policy's action, or after asking the LLM."""
+        """Return the state after keeping the small policy's action, or after asking the LLM."""
         if asks not in node.below:
             assert node.point is not None
             act = await (self.asked(node) if asks else self.kept(node))
@@ -147,11 +147,11 @@ class RoutingTree:
         return node.below[asks]
 
     async def kept(self, node: Node) -> Act:
-        """The small policy's action here."""
+        """Return the small policy's action here."""
         return await self._known(node, "kept", lambda view: self.runner.slm.act(view))
 
     async def asked(self, node: Node) -> Act:
-        """The LLM's."""
+        """Return the LLM's action here."""
         return await self._known(node, "asked", lambda view: self.runner.llm.act(view))
 
     async def _known(self, node: Node, name: str, ask: Callable[[StepView], Awaitable[Act]]) -> Act:
@@ -181,24 +181,24 @@ class RoutingTree:
 
 
 async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
-    """The routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
-    node, cost, asked, scores = await tree.root(), 0.0, list[bool](), list[float]()
+    """Return the routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
+    node, cost, llm_steps, scores = await tree.root(), 0.0, list[bool](), list[float]()
     texts, stays_until, hazards = hashlib.sha256(), 0, Hazards()
     while node.point is not None:
         hazards.meet(node.hits)
-        asks = tau <= 0 or len(asked) < stays_until  # the small policy is not called then
+        asks = tau <= 0 or len(llm_steps) < stays_until  # the small policy is not called then
         if not asks:
             if needs_score(tau):
                 score, read = await judged(tree, node, rival)
                 scores.append(score)
                 cost += read
                 asks = escalates(score, tau)
-                stays_until = len(asked) + rival.stays if asks else 0
+                stays_until = len(llm_steps) + rival.stays if asks else 0
             if not (asks and rival.before_proposal):
                 cost += (await tree.kept(node)).bill.cached_cost
         if asks:
             cost += (await tree.asked(node)).bill.cached_cost
-        asked.append(asks)
+        llm_steps.append(asks)
         node = await tree.below(node, asks)
         texts.update(node.text.encode() + b"\n")
         hazards.act(node.text, node.harmful)
@@ -208,7 +208,7 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
         task_id=tree.spec.task.task_id,
         success=node.success,
         cost=cost,
-        asked=tuple(asked),
+        asked=tuple(llm_steps),
         digest=texts.hexdigest()[:8],
         scores=tuple(scores),
         hazards=hazards,
@@ -216,18 +216,18 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
 
 
 async def judged(tree: RoutingTree, node: Node, rival: Rival) -> tuple[float, float]:
-    """A rival's score of a state, as it is compared, and its cost; asked once."""
+    """Return a method's score of a state and its cost in USD, computed once per state."""
     if rival.name not in node.known:
         score, read = await rival.judged(tree, node)
         node.known[rival.name] = recorded_score(score), read
-    found: tuple[float, float] = node.known[rival.name]
-    return found
+    judgement: tuple[float, float] = node.known[rival.name]
+    return judgement
 
 
 async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
-    """The multi-step oracle: for 0, 1, ... `most` LLM steps, the least USD that a successful path with at most so many
-    costs; None where there is none. Nothing but executed paths is looked at; small policy's proposals are paid for at
-    the steps that keep them."""
+    """Return the multi-step oracle: for 0, 1, ... `most` LLM steps, the least USD of a successful path with at most
+    that number; None if there is no such path. Only executed paths count; the small policy's proposals are paid at the
+    steps that keep them."""
     best: list[float | None] = [None] * (most + 1)
     stack = [(await tree.root(), 0, 0.0)]
     while stack:
@@ -235,8 +235,8 @@ async def cheapest_rescues(tree: RoutingTree, most: int) -> list[float | None]:
         if node.point is None:
             if node.success:
                 for count in range(calls, most + 1):
-                    known = best[count]
-                    best[count] = cost if known is None else min(known, cost)
+                    cheapest = best[count]
+                    best[count] = cost if cheapest is None else min(cheapest, cost)
             continue
         own = await tree.kept(node)
         stack.append((await tree.below(node, False), calls, cost + own.bill.cached_cost))

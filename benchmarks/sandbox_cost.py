@@ -1,4 +1,4 @@
-"""What the walls cost: a check of a program in the sandbox against the same check without walls, alternating.
+"""Wall time of a program's check in the sandbox, against the same check without walls, in turns.
 
 python benchmarks/sandbox_cost.py
 """
@@ -15,7 +15,7 @@ CHECKS = 40
 
 
 def milliseconds(unsafe: bool) -> float:
-    """Milliseconds by the clock of one check."""
+    """Return the wall milliseconds of one check."""
     began = time.perf_counter()
     assert passes("def f(x): return x * x", "assert f(2) == 4\nassert f(3) == 9", unsafe=unsafe)
     return 1000 * (time.perf_counter() - began)

@@ -1,10 +1,10 @@
-"""What grows with the data, and how: CPU seconds and peak memory of every pass over many episodes or runs.
+"""Growth of CPU time and peak memory with the data: every pass over many episodes or runs.
 
     python benchmarks/scale.py                               # 100,000 episodes and 5,000 runs, beside a quarter of each
     python benchmarks/scale.py --episodes 8000 --runs 400    # minutes
     python benchmarks/scale.py --only registry merge
 
-Each pass runs in a process of its own. Memory is its peak over what the imports take; `per item` is the CPU time of an
+Each pass runs in a process of its own. Memory is its peak above the imports' memory; `per item` is the CPU time of an
 item, and `growth` that time at the full size over that at a quarter of it: 1 is linear, 4 quadratic. Episodes to be
 collected and merged are synthetic, of the bundled desk's usual size; those that are evaluated and verified are played.
 """
@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LIMIT_MIB = 200.0
 GROWTH = 1.5
-"""Above these a pass is not what it should be, and the exit code is 1."""
+"""Limits of a pass; above either the exit code is 1."""
 IMPORTS = (
     "matplotlib.figure",
     "r2v.cli.main",
@@ -41,14 +41,14 @@ IMPORTS = (
     "scipy.stats",
     "transformers",
 )
-"""What the passes load lazily, loaded before any of them is measured. torch is not among them: none needs it, and one
-that loads it is above the limit."""
+"""Modules that the passes import lazily, imported before a pass is measured. torch is absent: no pass needs it, and one
+that imports it exceeds the limit."""
 SEEDS, CONDITIONS = 10, ("noisy", "clean")
 _STEPS, _PAGE = 6, "ticket 4711 is open; the customer writes that the printer on floor 3 does not answer. " * 7
 
 
 def lines(count: int, run: str = "r") -> Iterator[str]:
-    """Episodes of 4.7 kB, each of its own task, in no order of their ids."""
+    """Yield episodes of 4.7 kB, each of its own task, in no order of their ids."""
     from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
 
     steps = tuple(
@@ -62,7 +62,7 @@ def lines(count: int, run: str = "r") -> Iterator[str]:
 
 
 def begun(data: Path, fingerprint: str = "f") -> Any:
-    """A run of the desk, begun."""
+    """Begin a run of the desk."""
     from r2v.data.registry import DataRegistry
 
     return DataRegistry(data).begin_run(
@@ -71,7 +71,7 @@ def begun(data: Path, fingerprint: str = "f") -> Any:
 
 
 def collected(data: Path, text: Iterator[str]) -> str:
-    """A finished run of these lines, not measured."""
+    """Make a finished run of these lines."""
     with begun(data) as run:
         with run.store.path.open("a") as file:
             file.writelines(f"{line}\n" for line in text)
@@ -80,13 +80,13 @@ def collected(data: Path, text: Iterator[str]) -> str:
 
 
 def prepare_collect(folder: Path, count: int) -> None:
-    """An interrupted run that lacks nothing any more."""
+    """Make an interrupted run with all of its episodes."""
     with begun(folder / "data") as run, run.store.path.open("w") as file:
         file.writelines(f"{line}\n" for line in lines(count))
 
 
 def collect(folder: Path, count: int) -> None:
-    """The end of a collection: what is done, in order, counted, hashed, closed."""
+    """Close a collection: order, count and hash its finished episodes."""
     from r2v.data.registry import DataRegistry
     from r2v.data.store import sort_episodes
 
@@ -101,13 +101,13 @@ def collect(folder: Path, count: int) -> None:
 
 
 def prepare_merge(folder: Path, count: int) -> None:
-    """Ten runs, a tenth of whose episodes are duplicates of the first's."""
+    """Make ten runs, a tenth of whose episodes are duplicates of the first's."""
     for number in range(10):
         collected(folder / "data", lines(count // 10, f"run{number}"))
 
 
 def merge(folder: Path, count: int) -> None:
-    """Ten runs into one file."""
+    """Merge ten runs into one file."""
     from r2v.data.registry import DataRegistry
 
     registry = DataRegistry(folder / "data")
@@ -115,7 +115,7 @@ def merge(folder: Path, count: int) -> None:
 
 
 def prepare_evaluation(folder: Path, count: int) -> None:
-    """A folder of results: the closed-form chain, played by its expert under every condition and seed."""
+    """Make a folder of results: the closed-form chain, played by its expert under every condition and seed."""
     tasks = count // (SEEDS * len(CONDITIONS))
     config = {
         "prefix": "scale",
@@ -135,14 +135,14 @@ def prepare_evaluation(folder: Path, count: int) -> None:
 
 
 def tables(folder: Path, count: int) -> None:
-    """Every table from the stored episodes."""
+    """Build every table from the stored episodes."""
     from r2v.evaluation.tables.build import write_results_folder
 
     assert write_results_folder(folder / "results" / "scale").n_episodes == count
 
 
 def verify(folder: Path, count: int) -> None:
-    """`r2v verify-results`."""
+    """Run `r2v verify-results`."""
     from r2v.cli.main import main
 
     os.chdir(folder)
@@ -150,21 +150,21 @@ def verify(folder: Path, count: int) -> None:
 
 
 def report(folder: Path, count: int) -> None:
-    """`r2v report`: the page of an evaluation, with every episode."""
+    """Run `r2v report`: the page of an evaluation, with every episode."""
     from r2v.report.build import build_report
 
     assert build_report(folder / "results" / "scale", force=True).is_file()
 
 
 def registry(folder: Path, count: int) -> None:
-    """Begin and finish so many runs."""
+    """Begin and finish `count` runs."""
     for _ in range(count):
         with begun(folder / "data") as run:
             run.finish(expected=0)
 
 
 def listing(folder: Path, count: int) -> None:
-    """Ask for all runs, the latest, their table, and the index anew."""
+    """List all runs, the latest, and their table, and rebuild the index."""
     from r2v.data.registry import DataRegistry
 
     runs = DataRegistry(folder / "data")
@@ -183,11 +183,11 @@ PASSES: dict[str, tuple[Callable[[Path, int], None], Callable[[Path, int], None]
     "registry": (registry, None, "runs"),
     "listing": (listing, registry, "runs"),
 }
-"""Name -> the pass, what makes its input, and what its size counts."""
+"""Name -> the pass, the maker of its input, and the unit of its size."""
 
 
 def measured(name: str, folder: Path, count: int) -> dict[str, float]:
-    """CPU seconds and peak MiB over the imports of one pass, in this process."""
+    """Run one pass in this process; return its CPU seconds and its peak MiB above the imports."""
     for module in IMPORTS:
         importlib.import_module(module)
     gc.collect()
@@ -204,21 +204,21 @@ def _status(name: str) -> int:
 
 
 def in_a_process(name: str, folder: Path, count: int, what: str) -> dict[str, float]:
-    """`measured`, or a preparation, in a process of its own."""
-    told = subprocess.run(
+    """Run `measured`, or a preparation, in a process of its own."""
+    completed = subprocess.run(
         [sys.executable, __file__, "--child", what, name, str(folder), str(count)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    found: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    return figures
 
 
-def one(name: str, count: int, scratch: Path, kept: dict[tuple[Any, int], Path]) -> dict[str, float]:
-    """A pass over `count` items; inputs that another pass has made are used again."""
+def one(name: str, count: int, scratch: Path, inputs: dict[tuple[Any, int], Path]) -> dict[str, float]:
+    """Measure a pass over `count` items; inputs of another pass are used again."""
     prepare = PASSES[name][1]
-    folder = kept.setdefault((prepare, count), scratch / f"{name}-{count}")
+    folder = inputs.setdefault((prepare, count), scratch / f"{name}-{count}")
     if not folder.exists():
         folder.mkdir(parents=True)
         if prepare is not None:
@@ -227,22 +227,22 @@ def one(name: str, count: int, scratch: Path, kept: dict[tuple[Any, int], Path])
 
 
 def child(arguments: list[str]) -> None:
-    """What `in_a_process` starts."""
+    """Entry point of the processes that `in_a_process` starts."""
     what, name, folder, count = arguments
     work, prepare, _ = PASSES[name]
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with Path(os.devnull).open("w") as nowhere:
         out, sys.stdout = sys.stdout, nowhere
         if what == "measure":
-            found = measured(name, Path(folder), int(count))
+            figures = measured(name, Path(folder), int(count))
         elif prepare is not None:
             prepare(Path(folder), int(count))
         sys.stdout = out
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def main() -> int:
-    """Print a table; 1 where a pass is not linear or takes too much memory."""
+    """Print a table; return 1 if a pass is not linear or exceeds the memory limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=100_000, help="of the full size (default: 100,000)")
     parser.add_argument("--runs", type=int, default=10_000, help="in the registry (default: 10,000)")
@@ -254,17 +254,17 @@ def main() -> int:
         child(values.child)
         return 0
     scratch = Path(tempfile.mkdtemp(prefix="r2v-scale-", dir=values.scratch))
-    kept: dict[tuple[Any, int], Path] = {}
+    inputs: dict[tuple[Any, int], Path] = {}
     good = True
     print(f"{'pass':10} {'items':>8} {'CPU s':>9} {'per item':>10} {'MiB over imports':>17} {'growth':>7}")
     try:
         for name in values.only:
             whole = values.episodes if PASSES[name][2] == "episodes" else values.runs
-            small, full = (one(name, count, scratch, kept) for count in (whole // 4, whole))
+            small, full = (one(name, count, scratch, inputs) for count in (whole // 4, whole))
             growth = (full["cpu_seconds"] / whole) / (small["cpu_seconds"] / (whole // 4))
-            for count, found, shown in ((whole // 4, small, ""), (whole, full, f"{growth:.2f}")):
-                each = 1000 * found["cpu_seconds"] / count
-                figures = f"{found['cpu_seconds']:9.1f} {each:7.3f} ms {found['mib']:17.0f} {shown:>7}"
+            for count, spent, shown in ((whole // 4, small, ""), (whole, full, f"{growth:.2f}")):
+                each = 1000 * spent["cpu_seconds"] / count
+                figures = f"{spent['cpu_seconds']:9.1f} {each:7.3f} ms {spent['mib']:17.0f} {shown:>7}"
                 print(f"{name:10} {count:8} {figures}", flush=True)
             good &= growth < GROWTH and full["mib"] < LIMIT_MIB
     finally:

@@ -1,14 +1,14 @@
-"""What the server costs: CPU, added latency and memory, beside LiteLLM's proxy and Switchyard's server in one run.
+"""CPU, added latency and memory of the server, beside LiteLLM's proxy and Switchyard's server in one run.
 
     python -m benchmarks.serve --install           # the peers, newest releases, into outputs/peers
     python -m benchmarks.serve                     # 1 to 64 streams at once, then 100,000 requests for memory
     python -m benchmarks.serve --requests 2000 --memory 0 --only r2v
 
 The upstream and the load generator share one CPU, the server has another. Requests are 20 kB, replies are streams of
-200 events that the upstream writes as fast as they are taken. CPU is user and system time of the server's process and
-its children, a request, while each stream sends its next request when the last is answered. Latency is added latency,
-through the server less direct, at a rate that no server is saturated by. Every peer runs at the fastest setting that
-its documentation names, with its own spend log on where it has one without a database.
+200 events that the upstream writes as fast as they are read. CPU is user and system time of the server's process and
+its children per request, while each stream sends its next request when the last is answered. Latency is added latency,
+through the server less direct, at a rate that saturates no server. Every peer runs at the fastest setting of its
+documentation, with its own spend log on if it has one without a database.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SERVER_CPU, _LOAD_CPU = 0, 1
 
 
 def reply() -> bytes:
-    """The upstream's stream as chunks of HTTP."""
+    """Return the upstream's stream as chunks of HTTP."""
     chunks = [
         {**EVENT, "choices": [{"index": 0, "delta": {"content": f"word {n} "}, "finish_reason": None}]}
         for n in range(EVENTS)
@@ -57,7 +57,7 @@ def reply() -> bytes:
 
 
 def request(host: str, model: str) -> bytes:
-    """A request of 20 kB."""
+    """Return a request of 20 kB."""
     text = "The quick brown fox jumps over the lazy dog. " * 430
     body = {"model": model, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 500}
     content = json.dumps(
@@ -87,10 +87,10 @@ async def upstream(port: int) -> None:
 
 
 async def load(port: int, model: str, streams: int, requests: int, rate: float) -> list[float]:
-    """Send requests over so many connections at once; seconds of each. rate: requests a second of all connections
-    together, at drawn times; 0: each connection sends the next when the last is answered."""
+    """Send requests over `streams` connections; return the seconds of each. rate: requests per second of all
+    connections together, at drawn times; 0: each connection sends the next when the last is answered."""
     draw = random.Random(7)
-    content, taken, left = request(f"127.0.0.1:{port}", model), list[float](), iter(range(requests))
+    content, durations, left = request(f"127.0.0.1:{port}", model), list[float](), iter(range(requests))
 
     async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
@@ -112,18 +112,18 @@ async def load(port: int, model: str, streams: int, requests: int, rate: float) 
                     int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
                 )
                 await reader.readexactly(length)
-            taken.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - began)
             if b"connection: close" in head.lower():
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
         writer.close()
 
     await asyncio.gather(*(one() for _ in range(streams)))
-    return taken
+    return durations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A server under test. `start` writes what it reads below a folder and returns its command."""
+    """A server under test. `start` writes its configuration below a folder and returns its command."""
 
     package: str
     model: str
@@ -260,24 +260,24 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     below = children.read_text().split() if children.exists() else []
     return [pid, *(inner for child in below for inner in tree(int(child)))]
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its children."""
+    """Return the user and system time of a process and its children."""
     ticks = 0
-    for one in tree(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+    for process in tree(pid):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children."""
-    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in tree(pid))
+    """Return the resident memory of a process and its children."""
+    pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in tree(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -318,8 +318,8 @@ def measure(
             times = run_load(port, peer.model, streams, min(requests, 500), RATE)
             p50, p99 = (added(times, direct[streams], share) for share in (0.5, 0.99))
             print(
-                f"{name:12} {streams:3} streams  {1000 * cpu:7.2f} CPU-ms a request  {1 / cpu:7.0f} requests a CPU-s  "
-                f"added p50 {1000 * p50:7.2f} ms  p99 {1000 * p99:7.2f} ms",
+                f"{name:12} {streams:3} streams  {1000 * cpu:7.2f} CPU-ms per request  {1 / cpu:7.0f} requests/CPU-s"
+                f"  added p50 {1000 * p50:7.2f} ms  p99 {1000 * p99:7.2f} ms",
                 flush=True,
             )
         if memory:
@@ -333,7 +333,7 @@ def measure(
 
 
 def added(times: Sequence[float], direct: Sequence[float], share: float) -> float:
-    """A quantile less that of the direct requests."""
+    """Return a quantile less that of the direct requests."""
     return _quantile(times, share) - _quantile(direct, share)
 
 

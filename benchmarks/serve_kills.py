@@ -1,11 +1,11 @@
-"""Do the server's books hold when clients leave, and when the server is killed?
+"""The server's books against the emulator's bill, after clients leave and after the server is killed.
 
     python -m benchmarks.serve_kills --aborts 1000 --kills 200
 
 Aborts: on each wire, clients leave a stream after a drawn number of bytes; the emulator's bill and the books are
 compared to the cent. Kills: while eight clients ask without pause, the server is killed (SIGKILL) at drawn times and
-started again; each client asks again until it is answered. Printed are the requests that stayed unanswered, the
-difference between books and bill, and the entries that are marked unknown, which bound it.
+started again; each client repeats its request until it is answered. Printed: requests that stayed unanswered, the
+difference between books and bill, and the entries marked unknown, which bound it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADERS = {"authorization": f"Bearer {KEY}", "anthropic-version": "2023-06-01"}
 
 
 def billed(emulator: Emulator) -> float:
-    """USD of the emulator's bill, at $1 and $4 a million tokens."""
+    """Return the USD of the emulator's bill, at $1 and $4 per million tokens."""
     return sum((bill.tokens_in + 4 * bill.tokens_out) / 1e6 for bill in emulator.ledger().bills)
 
 
@@ -53,17 +53,17 @@ def aborts(number: int) -> None:
             config = load({"teacher": teacher | {"usd_in": 1.0, "usd_out": 4.0}, "serve": {"port": 0}})
 
             async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
-                async with listening(config, root, record=False) as place:  # noqa: B023
-                    ready(place)
+                async with listening(config, root, record=False) as server:  # noqa: B023
+                    ready(server)
                     await stop.wait()
 
-            with in_thread(main) as place, httpx2.Client(headers=HEADERS) as client:
+            with in_thread(main) as server, httpx2.Client(headers=HEADERS) as client:
                 for count in range(number):
-                    asked = body(wire, stream=True)
-                    asked["input" if wire == "responses" else "messages"] = [
+                    content = body(wire, stream=True)
+                    content["input" if wire == "responses" else "messages"] = [
                         {"role": "user", "content": f"{count} " * 40}
                     ]
-                    with client.stream("POST", place.url + PATHS[wire], json=asked) as reply:
+                    with client.stream("POST", server.url + PATHS[wire], json=content) as reply:
                         left = draw.randrange(600)
                         for piece in reply.iter_raw():
                             left -= len(piece)
@@ -78,7 +78,7 @@ def aborts(number: int) -> None:
 
 
 def kills(number: int) -> None:
-    """Print what the kills left."""
+    """Kill the server repeatedly, and print unanswered requests and the difference between books and bill."""
     root, draw = Path(tempfile.mkdtemp(prefix="r2v-kills-")), random.Random(7)
     with Emulator(models=[MODEL]) as emulator:
         words = [
@@ -115,14 +115,14 @@ def kills(number: int) -> None:
                 server.terminate()
             server.wait(60)
             log.close()
-        told = json.loads(answered.read_text())
+        answers = json.loads(answered.read_text())
         state, bill = read_journal(root / "data/served/default").state, billed(emulator)
     difference = bill - state.spent
     holds = -1e-9 <= difference <= state.lost_usd + 1e-9
     print(
-        f"kills {number}: {told['answered']} requests answered, {told['unanswered']} unanswered after their retries; "
+        f"kills {number}: {answers['answered']} requests answered, {answers['unanswered']} unanswered after retries; "
         f"bill ${bill:.6f}, books ${state.spent:.6f} and {state.counts['lost']} unknown (at most "
-        f"${state.lost_usd:.6f}); difference ${difference:.6f}, {'within' if holds else 'NOT within'} what is unknown"
+        f"${state.lost_usd:.6f}); difference ${difference:.6f}, {'within' if holds else 'NOT within'} that amount"
     )
 
 
@@ -137,7 +137,7 @@ def _wait(server: subprocess.Popen[bytes]) -> None:
 
 
 async def ask_on(port: int, answered: Path) -> None:
-    """Eight clients that ask until a file appears, each request until it is answered."""
+    """Run eight clients that ask until a file appears, and repeat each request until it is answered."""
     counts = {"answered": 0, "unanswered": 0}
     stop = answered.with_name("stop")
 
@@ -147,13 +147,13 @@ async def ask_on(port: int, answered: Path) -> None:
             while not stop.exists():
                 number += 1
                 wire = WIRES[number % 3]
-                asked = body(wire, stream=bool(number % 2))
-                asked["input" if wire == "responses" else "messages"] = [
+                content = body(wire, stream=bool(number % 2))
+                content["input" if wire == "responses" else "messages"] = [
                     {"role": "user", "content": f"{name}/{number}"}
                 ]
                 for _ in range(400):
                     try:
-                        reply = await client.post(f"http://127.0.0.1:{port}{PATHS[wire]}", json=asked)
+                        reply = await client.post(f"http://127.0.0.1:{port}{PATHS[wire]}", json=content)
                         if reply.status_code == 200 and "event: error" not in reply.text:
                             counts["answered"] += 1
                             break

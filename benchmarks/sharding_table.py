@@ -3,10 +3,10 @@
     python benchmarks/sharding_table.py                              # the table of docs/hierarchical.md, in minutes
     python benchmarks/sharding_table.py --shards fsdp --placement full
 
-A cell works where two ranks build the roles, are stopped between the actor's and the guidance's update, resume from the
-checkpoint in new roles, and come to the losses that one unsharded process comes to without a stop. The number is the
-largest difference of a loss. A cell that does not work shows the letter of a reason below the table: the line that the
-product prints. All roles stand on the CPU, so the table shows which code works together, not that memory is saved.
+A cell works if two ranks build the roles, are stopped between the actor's and the guidance's update, resume from the
+checkpoint in new roles, and reach the losses of one unsharded process without a stop. The number is the largest
+difference of a loss. A cell that does not work shows the letter of a reason below the table: the product's own error.
+All roles are on the CPU, so the table shows which code works together, not that memory is saved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLACEMENTS = ("shared", "full", "split")
 TRAINED = ("LoRA", "full", "4-bit")
 SHARDS = ("none", "zero2", "zero3", "fsdp")
 ALONE = "alone"
-"""In place of a way of sharding: one process."""
+"""Value of `Cell.shards` for one process."""
 TOLERANCE = {"LoRA": 1e-6, "full": 1e-6, "4-bit": 1e-2}
 """Largest difference of a loss: DeepSpeed's master weights are float32, 4-bit weights compute in bfloat16."""
 BEFORE_GUIDANCE = 5
@@ -72,7 +72,7 @@ class Cell:
 
 
 def run(cell: Cell, folder: Path, model: Path) -> str:
-    """Train the cell, stopped and resumed unless one process does it; "" or the reason why not."""
+    """Train the cell, stopped and resumed unless it is one process; return "" or the reason for a failure."""
     stops = [] if cell.shards == ALONE else [iter([False] * (BEFORE_GUIDANCE - 1) + [True])]
     try:
         for stop in stops:
@@ -87,7 +87,7 @@ def run(cell: Cell, folder: Path, model: Path) -> str:
 
 
 def run_all(cells: Sequence[Cell], folder: Path, model: Path) -> None:
-    """Run cells one after the other on this rank; rank 0 records how each ended."""
+    """Run cells one after the other on this rank; rank 0 records their results."""
     distributed.join("cpu")
     for cell in cells:
         reason = run(cell, folder / cell.name, model)
@@ -97,7 +97,7 @@ def run_all(cells: Sequence[Cell], folder: Path, model: Path) -> None:
 
 
 def measured(cells: Sequence[Cell], folder: Path, model: Path) -> dict[Cell, str]:
-    """Run cells in launches of two ranks, a new one after each crash; the reasons of those that do not work."""
+    """Run cells in launches of two ranks, a new one after each crash; return the reasons of failed cells."""
     reasons: dict[Cell, str] = {}
     left = list(cells)
     while left:
@@ -156,8 +156,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = list(product(options.placement, options.trained))
     cells = [Cell(placement=p, trained=t, shards=s) for s in options.shards for p, t in rows]
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         model = trainers.model_at(folder / "model")
         alone = {
             row: run(Cell(placement=row[0], trained=row[1], shards=ALONE), folder / f"{'-'.join(row)}-{ALONE}", model)

@@ -4,13 +4,12 @@
     python benchmarks/slurm_chain.py --no-snakemake   # 8 min, nearly all of it waiting
 
 All run on the same private Slurm (tests/slurm/cluster.py), one after another, the same program at every stage: it
-notes the time in its first line and in its last, and stands still for some seconds between, as a stage that works does.
-How long differs between stages by up to a second, and is the same in both chains: Slurm looks for jobs once a second,
-so that stages of equal length would all end at the same point of its tick. What is loaded before a stage's own code
-begins counts: R2V, its command line, Snakemake's. The bare chain checks nothing, heals nothing and records nothing: it
-is the floor. Ours and the floor take turns, and which goes first alternates. Snakemake gets a virtual environment of
-its own, made here. Printed: ours beside the floor as the ratio of mean gaps, with a 95 % bootstrap interval over gaps,
-and Snakemake beside ours.
+records the time in its first line and in its last, and sleeps for some seconds between. The sleep differs between
+stages by up to a second, and is the same in both chains: Slurm's scheduler ticks once a second, so stages of equal
+length would all end at the same point of its tick. Imports before a stage's own code count: R2V, its command line,
+Snakemake's. The bare chain checks nothing, heals nothing and records nothing: it is the floor. Ours and the floor take
+turns, and the order alternates. Snakemake gets a virtual environment of its own, made here. Printed: ours beside the
+floor as the ratio of mean gaps, with a 95 % bootstrap interval over gaps, and Snakemake beside ours.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ run_module = runpy.run_module
 def stamp(name, *rest, **named):
     if name != "r2v" or sys.argv[1:2] != ["stamp"]:
         return run_module(name, *rest, **named)
-    from r2v.cli.main import stage_parser  # what a stage of ours loads before its own code begins
+    from r2v.cli.main import stage_parser  # imports of a stage of ours before its own code begins
     stage_parser()
     sys.argv = ["stamp.py", sys.argv[2]]
     exec(open("stamp.py").read())
@@ -68,13 +67,13 @@ RESAMPLES = 10_000
 
 
 def gaps(folder: Path, stages: int) -> list[float]:
-    """Seconds between the end of each stage and the start of the next."""
+    """Return the seconds between the end of each stage and the start of the next."""
     stamps = [tuple(map(float, (folder / f"stamp-{at}").read_text().split())) for at in range(stages)]
     return [after[0] - before[1] for before, after in zip(stamps, stamps[1:], strict=False)]
 
 
 def bare(cluster: Cluster, folder: Path, stages: int) -> list[float]:
-    """sbatch --dependency=afterok and nothing else."""
+    """Run a chain of sbatch --dependency=afterok and nothing else."""
     before: tuple[str, ...] = ()
     for at in range(stages):
         job = cluster.sbatch(*before, "-o", "/dev/null", f"--wrap={sys.executable} stamp.py {at}", cwd=folder)
@@ -85,7 +84,7 @@ def bare(cluster: Cluster, folder: Path, stages: int) -> list[float]:
 
 
 def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
-    """A chain of ours, sentinels, records and all, whose stages are the same program."""
+    """Run a chain of ours, with sentinels and records, whose stages are the same program."""
     name = folder.name
     (folder / "sitecustomize.py").write_text(STAND_IN)
     jobs = {
@@ -95,8 +94,8 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
         for at in range(stages)
     }
     text = to_yaml(load(None, []))
-    asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
-    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
+    directives, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=directives, jobs=jobs)
     chains.write(folder, chain)
     (chains.folder(folder, name) / "config.yaml").write_text(text)
     os.environ.update({**cluster.env, "PYTHONPATH": f"{folder}:{ROOT}"})
@@ -116,7 +115,7 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
 
 
 def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *options: str) -> list[float]:
-    """The same chain as rules; the resident controller submits each when it has seen its parent end."""
+    """Run the same chain as rules; the resident controller submits each when it has seen its parent end."""
     rules = [f"rule all:\n    input: 'done-{stages - 1}'\n"]
     for at in range(stages):
         given = f"    input: 'done-{at - 1}'\n" if at else ""
@@ -149,21 +148,23 @@ def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *optio
 
 
 def install_snakemake(folder: Path) -> Path | str:
-    """The program, or why there is none."""
-    made = subprocess.run([sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False)
+    """Return the program's path, or the reason for a failed installation."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False
+    )
     pip = [str(folder / "venv/bin/pip"), "--quiet", "--disable-pip-version-check", "install"]
-    if made.returncode == 0:
-        made = subprocess.run(
+    if completed.returncode == 0:
+        completed = subprocess.run(
             [*pip, "snakemake==9.27.1", "snakemake-executor-plugin-slurm==2.8.0"],
             capture_output=True,
             text=True,
             check=False,
         )
-    return folder / "venv/bin/snakemake" if made.returncode == 0 else made.stderr.strip().splitlines()[-1]
+    return folder / "venv/bin/snakemake" if completed.returncode == 0 else completed.stderr.strip().splitlines()[-1]
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, float]:
-    """Ratio of the mean gaps and its 95 % bootstrap interval; gaps are drawn again on both sides."""
+    """Return the ratio of the mean gaps and its 95 % bootstrap interval; gaps are resampled on both sides."""
     random = np.random.default_rng(seed_of("slurm_chain"))
     draws = [random.choice(np.array(some), (RESAMPLES, len(some))).mean(axis=1) for some in (ours, floor)]
     low, high = np.quantile(draws[0] / draws[1], (0.025, 0.975))
@@ -171,15 +172,15 @@ def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, float, 
 
 
 def judgement(low: float, high: float) -> str:
-    """Outcome of the aim by the interval."""
+    """Return the verdict on the aim by the interval."""
     return f"aim of {AIM}: {'met' if high <= AIM else 'missed' if low > AIM else 'undecided'}"
 
 
-def tell(name: str, found: Sequence[float], beside: str = "") -> None:
+def tell(name: str, gaps: Sequence[float], beside: str = "") -> None:
     """Print one row."""
     print(
-        f"{name:<30}{len(found):5d}{statistics.fmean(found):8.2f} s{statistics.median(found):8.2f} s"
-        f"{min(found):8.2f} to {max(found):5.2f}   {beside}",
+        f"{name:<30}{len(gaps):5d}{statistics.fmean(gaps):8.2f} s{statistics.median(gaps):8.2f} s"
+        f"{min(gaps):8.2f} to {max(gaps):5.2f}   {beside}",
         flush=True,
     )
 
@@ -209,8 +210,8 @@ def main() -> None:
         floor, mine = list[float](), list[float]()
         kinds = [(floor, partial(chain, bare, "bare")), (mine, partial(chain, ours, "ours"))]
         for turn in range(arguments.turns):
-            for found, run in kinds[:: -1 if turn % 2 else 1]:
-                found += run(arguments.stages, turn)
+            for gaps, run in kinds[:: -1 if turn % 2 else 1]:
+                gaps += run(arguments.stages, turn)
         loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
         print(f"{'end of parent to own code':<30}{'gaps':>5}{'mean':>10}{'median':>10}  fastest to slowest")
         tell("bare sbatch", floor)
@@ -224,10 +225,10 @@ def main() -> None:
             print(f"Snakemake could not be installed here: {program}")
             return
         quick = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
-        for name, options in (("Snakemake, Slurm executor", ()), ("Snakemake, asking each second", quick)):
-            found = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, 0, program, *options)
+        for name, options in (("Snakemake, Slurm executor", ()), ("Snakemake, polling every second", quick)):
+            gaps = chain(snakemake, name.replace(" ", "-"), arguments.snakemake_stages, 0, program, *options)
             aim = f" (aim {AIM_BESIDE_SNAKEMAKE:.0f})" if not options else ""
-            tell(name, found, f"{statistics.fmean(found) / statistics.fmean(mine):.2f} x r2v{aim}")
+            tell(name, gaps, f"{statistics.fmean(gaps) / statistics.fmean(mine):.2f} x r2v{aim}")
         shutil.rmtree(Path(scratch) / "venv")
 
 

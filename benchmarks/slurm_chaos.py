@@ -1,21 +1,21 @@
-"""Chains under a Slurm that fails: what is left of them when every command may fail, hang, answer late or twice.
+"""Random chains under a failing Slurm: every command may fail, hang, or answer late or twice.
 
     python benchmarks/slurm_chaos.py                        # 200 random chains
     python benchmarks/slurm_chaos.py --chains 20 --seed 7 --share 0.3
 
-Each chain is a random graph of stages. They end well or fail in ways that healing answers, and in one that it does not;
-runners, sentinels and submitters are killed in the middle of a call. What is between is R2V's own: reconciliation, its
-files and its one door to Slurm, behind which stands tests/slurm/simulator.py. Every second time two chains of one
-checkout begin alike: their first stage is one job, which one makes and both wait for. Printed, and all to be 0:
+Each chain is a random graph of stages, which succeed, fail in ways that healing repairs, or fail in one that it cannot;
+runners, sentinels and submitters are killed in the middle of a call. Reconciliation, its files and the Slurm client are
+R2V's own; tests/slurm/simulator.py replaces Slurm. Every second time two chains of one checkout begin alike: their
+first stage is one job, which one chain submits and both wait for. Printed, each with the aim 0:
 
-    hangs           jobs that are neither done nor given up nor behind one that is, when a person has looked last
+    hangs           jobs neither done nor given up, nor blocked by such a job, after the last command
     orphans         jobs left in the queue that no chain waits for
     duplicates      stages made twice, or by two jobs at once
-    lost attempts   jobs that worked at a stage and stand in no chain
-    false waiting   jobs that `r2v status` calls waiting, and that wait for what cannot come
+    lost attempts   jobs that worked at a stage and are recorded in no chain
+    false waiting   jobs that `r2v status` calls waiting, and whose condition can never be met
 
-"left to a person" counts chains that nothing went on with by itself, until somebody typed a command of R2V; "never
-begun" those of them whose submitter was killed or refused before it had submitted anything, as it has said.
+"left to a person" counts chains that did not continue by themselves, until a command of R2V was typed; "never begun"
+those of them whose submitter was killed or refused, with a message, before it had submitted anything.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ from tests.slurm.simulator import FAULTS, Faults, Killed, SimulatedJob, Simulate
 
 MEASURES = ("hangs", "orphans", "duplicates", "lost attempts", "false waiting")
 SETTLES = (0.0, 1.0, 8.0)
-"""Seconds by which what waits for a job, and accounting, learn of its end: one of them a chain."""
+"""Delays in seconds until dependents and accounting learn of a job's end; one is drawn per chain."""
 SHARED = "hierarchical"
-"""The stage of the table that needs nothing of a chain: what two chains begin with, and publish for each other."""
+"""The stage without inputs from a chain: two chains begin with it, and publish it for each other."""
 FATES = {
     "done": (0, "COMPLETED", "0:0"),
     "host_oom": (137, "FAILED", "137:0"),
@@ -78,7 +78,7 @@ FATES = {
     "node_fail": (None, "NODE_FAIL", "0:0"),
     "no_log": (None, "FAILED", "0:53"),
 }
-"""The exit code in its own record (None: it leaves none), and what Slurm says."""
+"""The exit code in its own record (None: no record), and Slurm's state."""
 
 
 @dataclass(kw_only=True)
@@ -89,13 +89,13 @@ class ChaosRun:
     slurm: SimulatedSlurm
     draw: random.Random
     worked: list[tuple[str, str, float, float, bool]] = field(default_factory=list)
-    """Of every job that worked at a stage: what it makes, id, from, to, whether it ended well."""
+    """Every job that worked at a stage: (artifact, id, start, end, True if it succeeded)."""
     ends: list[tuple[float, SimulatedJob, str]] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     names: tuple[str, ...] = ("chaos",)
 
     def submit(self) -> None:
-        """What run_all does of each chain: plan, write, bring in line."""
+        """Submit as run_all does: plan, write, reconcile."""
         list(map(self._submit, self.names))
 
     def _submit(self, name: str) -> None:
@@ -108,8 +108,8 @@ class ChaosRun:
         if len(self.names) > 1:
             jobs = _beginning_alike(jobs)
         text = f"seed: 0\nprefix: {name}\nhierarchical: {{enabled: true}}\n"
-        asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
-        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
+        directives, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=directives, jobs=jobs)
         resources = {job: Resources(directives={"mem": "1G", "time": "60"}) for job in jobs}
         drawn, self.slurm.faults.share = self.slurm.faults.share, 0.0
         chain, _ = share(self.root, chain, list(jobs), resources)
@@ -120,7 +120,7 @@ class ChaosRun:
             bring_in_line(self.root, chain, strict=True)
 
     def play(self) -> None:
-        """Let all happen that happens by itself."""
+        """Advance the simulation until nothing happens by itself."""
         for _ in range(2000):
             if self.slurm.begun:
                 self._begin(self.slurm.begun.pop(0))
@@ -136,7 +136,7 @@ class ChaosRun:
         raise RuntimeError("the chain goes on for ever")
 
     def look(self) -> None:
-        """A person types `r2v status`."""
+        """Reconcile every chain, as `r2v status` does for a person."""
         for name in self.names:
             with suppress(R2VError, Killed):
                 reconcile(name, root=self.root)
@@ -156,8 +156,8 @@ class ChaosRun:
             fate = "done" if self.draw.random() < 0.6 else self.draw.choice([*FATES])
             if fate != "no_log":
                 self._record(job, "start.json", {"job": mark.job, "restart": 0, "at": chains.now(), "gpus": 0})
-                made = SHARED if mark.job == SHARED else f"{mark.name}/{mark.job}"
-                self.worked.append((made, job.id, self.slurm.now, -1.0, False))
+                artifact = SHARED if mark.job == SHARED else f"{mark.name}/{mark.job}"
+                self.worked.append((artifact, job.id, self.slurm.now, -1.0, False))
             self.ends.append((self.slurm.now + self.draw.uniform(1, 100), job, fate))
             from_job(self.root, mark.name, job.id)
         except Killed:
@@ -167,7 +167,7 @@ class ChaosRun:
             os.environ.pop("SLURM_JOB_ID", None)
 
     def _watch(self, name: str, job: str) -> None:
-        """What a sentinel's script does: three times where it is killed."""
+        """Run a sentinel's script; up to three times if it is killed."""
         for _ in range(2):
             with suppress(Killed):
                 by_sentinel(name, job, root=self.root)
@@ -209,24 +209,24 @@ class ChaosRun:
         write_json(job_record.record_folder(self.root, mark.name, job.id) / file, hashed(dict(value)))
 
     def measures(self) -> Counter[str]:
-        """What is wrong with the chains as they stand."""
+        """Return the measures of all chains in their current state."""
         everybody = client.queue(ended=True)
-        wrong, latest, known = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
+        wrong, latest, all_ids = Counter(dict.fromkeys(MEASURES, 0)), set[str | None](), set[str]()
         for name in self.names:
-            wrong.update(self._measures_of(name, everybody, latest, known))
+            wrong.update(self._measures_of(name, everybody, latest, all_ids))
         alive = [job for job in self.slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
         wrong["orphans"] = sum(job.id not in latest for job in alive)
-        wrong["lost attempts"] = sum(id_ not in known for _, id_, *_ in self.worked)
-        for made in {one for one, *_ in self.worked}:
-            spans = sorted((begun, ended, well) for one, _, begun, ended, well in self.worked if one == made)
+        wrong["lost attempts"] = sum(id_ not in all_ids for _, id_, *_ in self.worked)
+        for artifact in {name for name, *_ in self.worked}:
+            spans = sorted((begun, ended, well) for name, _, begun, ended, well in self.worked if name == artifact)
             wrong["duplicates"] += max(0, sum(well for *_, well in spans) - 1)
             wrong["duplicates"] += sum(a[1] > b[0] for a, b in zip(spans, spans[1:], strict=False))
         return wrong
 
     def _measures_of(
-        self, name: str, everybody: list[client.Queued], latest: set[str | None], known: set[str]
+        self, name: str, everybody: list[client.Queued], latest: set[str | None], all_ids: set[str]
     ) -> Counter[str]:
-        """Those of one chain by itself; its jobs that are alive are added to `latest`, all of them to `known`."""
+        """Return the measures of one chain; its live jobs are added to `latest`, all of its jobs to `known`."""
         chain, wrong = chains.read(self.root, name), Counter[str]()
         rows = {row.id: row for row in client.of_chain(everybody, name, self.root)}
         now = Comparison(root=self.root, chain=chain, rows=rows)
@@ -236,15 +236,15 @@ class ChaosRun:
         for job, entry in chain.jobs.items():
             if entry.latest and now.standing(job) == "active":
                 latest |= {entry.latest.id, entry.latest.sentinel}
-        known |= chain.slurm_ids
+        all_ids |= chain.slurm_ids
         wrong["hangs"] = len(set(chain.jobs) - settled)
         records = {id_: job_record.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
         files = ChainFiles(chain=chain, records=records)
-        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root, {})
+        report = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root, {})
         never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
-        wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
+        wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in report.jobs)
         return wrong
 
 
@@ -253,7 +253,7 @@ def _text(path: Path) -> str:
 
 
 def _beginning_alike(jobs: dict[str, ChainJob]) -> dict[str, ChainJob]:
-    """The chain with its first job as one that another chain makes too."""
+    """Return the chain with its first job as one that another chain makes too."""
     renamed = {job: job for job in jobs} | {"s0": SHARED}
     needs = {job: tuple(renamed[need] for need in entry.needs) for job, entry in jobs.items()}
     recipes = {"s0": "alike"}
@@ -261,7 +261,7 @@ def _beginning_alike(jobs: dict[str, ChainJob]) -> dict[str, ChainJob]:
 
 
 def _finish_artifact(root: Path, name: str) -> None:
-    """What the shared stage leaves when it ends well."""
+    """Write the artifact of the shared stage."""
     config = load(chains.folder(root, name) / "config.yaml")
     row = as_configured(config, jobs_table.job(SHARED))
     key, store = fingerprint_of(config, row, {}), root / ARTIFACTS
@@ -271,7 +271,7 @@ def _finish_artifact(root: Path, name: str) -> None:
 
 
 def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults, Counter[str]]:
-    """One random chain; what is wrong at its end, what a person had to look after, the faults and the failures."""
+    """Play one random chain; return its violations, why it was left to a person ("" if not), faults and failures."""
     faults = Faults(seed=seed, share=share)
     settle = generator(seed, "settle").choice(SETTLES)
     slurm = SimulatedSlurm(faults=faults, folder=str(root.resolve()), settle=settle)
@@ -290,7 +290,7 @@ def play(root: Path, seed: int, share: float) -> tuple[Counter[str], str, Faults
 
 
 def _quietly(run: ChaosRun) -> Counter[str]:
-    """The measures, asked of a Slurm that answers."""
+    """Return the measures, read from a Slurm without faults."""
     share, run.slurm.faults.share = run.slurm.faults.share, 0.0
     try:
         return run.measures()
@@ -299,11 +299,11 @@ def _quietly(run: ChaosRun) -> Counter[str]:
 
 
 def main() -> int:
-    """Play the chains and print what is left; 1 where anything is wrong."""
+    """Play the chains and print the measures; return 1 if any is above 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=200, help="random chains (default: 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first of them (default: 0)")
-    parser.add_argument("--share", type=float, default=0.2, help="of the calls that go wrong (default: 0.2)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first chain (default: 0)")
+    parser.add_argument("--share", type=float, default=0.2, help="share of the calls that fail (default: 0.2)")
     values = parser.parse_args()
     total, injected, failures = Counter(dict.fromkeys(MEASURES, 0)), Counter[tuple[str, str]](), Counter[str]()
     persons, calls, shared, begun = Counter[str](), 0, 0, time.process_time()
@@ -318,13 +318,13 @@ def main() -> int:
             persons[person] += 1
             shared += '"made by the chain' in _text(Path(folder, str(seed), "outputs/.chains/chaos2/chain.json"))
             calls += faults.calls
-    print(f"{values.chains} times, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
-    print(f"shared    {shared} times a stage was made once, for two chains")
+    print(f"{values.chains} plays, {calls} calls, {sum(injected.values())} faults, {sum(failures.values())} failures")
+    print(f"shared    {shared} stages made once for two chains")
     print("faults   ", ", ".join(f"{kind} {sum(n for (_, k), n in injected.items() if k == kind)}" for kind in FAULTS))
     print("failures ", ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items())))
     print("\n".join(f"{name:14} {total[name]}" for name in MEASURES))
     left = ", ".join(f"{persons[why]} {why}" for why in ("never begun", "stood still"))
-    print(f"left to a person: {left}, of {values.chains}; {time.process_time() - begun:.0f} CPU-seconds")
+    print(f"left to a person: {left}, of {values.chains} plays; {time.process_time() - begun:.0f} CPU-seconds")
     return int(any(total.values()))
 
 

@@ -1,13 +1,13 @@
-"""The drills that take minutes, on a real private Slurm: one row each, and exit code 1 where one fails.
+"""Drills that take minutes, on a real private Slurm: one row each, and exit code 1 if one fails.
 
     python benchmarks/slurm_drills.py            # about ten minutes on two cores
     python benchmarks/slurm_drills.py limit      # one of them
 
     desk     `bash run_all.sh desk` with the stages' own bodies, small: the same data hashes as `--here` makes
     limit    a stage that needs more than its minute: warned, checkpointed, requeued under its id, done
-    deaf     one that does not listen to the warning: TIMEOUT, and its sentinel sends it on from the checkpoint
+    deaf     one that ignores the warning: TIMEOUT, and its sentinel resubmits it from the checkpoint
 
-The quick ones are tests, tests/slurm/test_drill_*.py; they send a stage Slurm's warning themselves.
+Quick drills are tests, tests/slurm/test_drill_*.py; they send a stage Slurm's warning themselves.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ ALONE = (
 
 
 def desk(cluster: Cluster, folder: Path) -> str:
-    """The real pipeline by both doors."""
+    """Run the real pipeline on Slurm and with `--here`, and compare the data hashes."""
     config = (ROOT / "tests/micro.yaml").read_text().replace("prefix: micro\n", "")
     queue, here = (Project(cluster, folder / name, config=config, fake_stages=False) for name in ("queue", "here"))
     queue.run("bash", "run_all.sh", "desk")
     queue.drained(1500)
     here.run("bash", "run_all.sh", "desk", "--here")
     assert queue.status()[0] == 0
-    told = cluster.run("sacct", "-nXPj", ",".join(queue.ids().values()), "-o", "State")  # squeue forgets in minutes
-    assert set(told.stdout.split()) == {"COMPLETED"}, told.stdout
+    states = cluster.run("sacct", "-nXPj", ",".join(queue.ids().values()), "-o", "State")  # squeue forgets in minutes
+    assert set(states.stdout.split()) == {"COMPLETED"}, states.stdout
     assert queue.hashes() == here.hashes() and {name.rpartition("-")[0] for name in here.hashes()} == set(JOBS)
     return f"{len(here.hashes())} artifacts, all hashes equal"
 
 
 def short_of_time(cluster: Cluster, folder: Path, **behaviour: object) -> Project:
-    """A project whose preference has a minute and needs about 70 s."""
+    """Make a project whose preference stage has a limit of one minute and needs about 70 s."""
     project = Project(cluster, folder)
     project.r2v("run", "--config", "configs/desk/noisy.yaml")
     project.header("03_train_policy.sh", **MINUTE)
@@ -61,7 +61,7 @@ def short_of_time(cluster: Cluster, folder: Path, **behaviour: object) -> Projec
 
 
 def limit(cluster: Cluster, folder: Path) -> str:
-    """Warned by Slurm itself."""
+    """Run a stage that Slurm warns of its time limit."""
     project = short_of_time(cluster, folder)
     project.drained(600)
     (attempt,) = project.attempts("preference")
@@ -71,7 +71,7 @@ def limit(cluster: Cluster, folder: Path) -> str:
 
 
 def deaf(cluster: Cluster, folder: Path) -> str:
-    """Killed by Slurm at its limit."""
+    """Run a stage that Slurm kills at its time limit."""
     project = short_of_time(cluster, folder, deaf=True, steps=1000)
     cluster.wait(lambda: len(project.attempts("preference")) == 2, 300, every=1)
     first, second = project.attempts("preference")
@@ -99,11 +99,11 @@ def main() -> int:
         for name in names:
             began = time.perf_counter()
             try:
-                told = f"pass  {DRILLS[name](cluster, Path(scratch) / name)}"
+                outcome = f"pass  {DRILLS[name](cluster, Path(scratch) / name)}"
             except (AssertionError, TimeoutError) as error:
-                told, failed = f"FAIL  {error}", 1
+                outcome, failed = f"FAIL  {error}", 1
                 cluster.run("scancel", "--me")
-            print(f"{name:<8}{time.perf_counter() - began:6.0f} s  {told}", flush=True)
+            print(f"{name:<8}{time.perf_counter() - began:6.0f} s  {outcome}", flush=True)
     return failed
 
 

@@ -1,11 +1,11 @@
-"""What `r2v status` costs with 500 jobs: calls of squeue and sacct (counted), CPU time, wall time.
+"""Cost of `r2v status` with 500 jobs: calls of squeue and sacct, CPU time and wall time.
 
     python benchmarks/slurm_status.py
     python benchmarks/slurm_status.py --chains 50 --rounds 9
 
-The jobs are real ones on a private Slurm (tests/slurm/cluster.py): chains of ten, in each
-five done, one failed, two running, and two waiting for those. The peer is the naive way in the same
-run: one sacct for each job id, timed over twenty of them.
+The jobs are real ones on a private Slurm (tests/slurm/cluster.py): chains of ten, in each five done, one failed, two
+running, and two waiting for those. The peer in the same run is the naive way: one sacct for each job id, timed over
+twenty of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 AIM = 0.5
 SCRIPT = """#!/bin/sh
-# What a job of R2V leaves of itself, without the Python that would leave it.
+# Write the record of a job of R2V without starting its Python.
 folder=outputs/.chains/$1/jobs/$SLURM_JOB_ID
 mkdir -p $folder
 when='"restart":0,"at":"'$(date -u +%Y-%m-%dT%H:%M:%S+00:00)'"'
@@ -49,7 +49,7 @@ WAITS_FOR = {6: 5, 9: 8}
 
 
 def submit(cluster: Cluster, folder: Path, name: str) -> list[str]:
-    """One chain of ten jobs, and its file."""
+    """Submit one chain of ten jobs and write its file."""
     jobs, ids = {}, list[str]()
     for at, life in enumerate(LIVES):
         parent = WAITS_FOR.get(at)
@@ -80,7 +80,7 @@ def submit(cluster: Cluster, folder: Path, name: str) -> list[str]:
 
 
 def shims(folder: Path, cluster: Cluster) -> dict[str, str]:
-    """An environment in which each call of Slurm leaves a line in `calls`."""
+    """Return an environment in which each call of Slurm leaves a line in `calls`."""
     (folder / "shims").mkdir()
     for program in ("squeue", "sacct", "scontrol", "sinfo"):
         shim = folder / "shims" / program
@@ -90,7 +90,7 @@ def shims(folder: Path, cluster: Cluster) -> dict[str, str]:
 
 
 def once(folder: Path, environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Run `r2v status` once: CPU seconds with all it started, wall seconds, exit code, what it said."""
+    """Run `r2v status` once; return CPU seconds with all children, wall seconds, exit code and output."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "r2v", "status", "--json"],
@@ -107,7 +107,7 @@ def once(folder: Path, environment: dict[str, str]) -> tuple[float, float, int, 
 
 
 def main() -> None:
-    """Fill the queue, ask, and print the bill."""
+    """Fill the queue, run `r2v status`, and print its cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=50, help="of ten jobs each")
     parser.add_argument("--rounds", type=int, default=5)
@@ -117,7 +117,7 @@ def main() -> None:
     with Cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "job.sh").write_text(SCRIPT)
-        ids = [one for at in range(arguments.chains) for one in submit(cluster, folder, f"c{at:02}")]
+        ids = [job_id for at in range(arguments.chains) for job_id in submit(cluster, folder, f"c{at:02}")]
         alive = 4 * arguments.chains
         cluster.wait(
             lambda: (
@@ -133,15 +133,15 @@ def main() -> None:
             every=1,
         )
         environment = shims(folder, cluster)
-        found = [once(folder, environment) for _ in range(arguments.rounds)]
+        runs = [once(folder, environment) for _ in range(arguments.rounds)]
         calls = (folder / "calls").read_text().split()
         began = time.perf_counter()
-        for one in ids[:20]:
-            cluster.run("sacct", "-nXPj", one, "-o", "State")
+        for job_id in ids[:20]:
+            cluster.run("sacct", "-nXPj", job_id, "-o", "State")
         naive = (time.perf_counter() - began) / 20 * len(ids)
-        told = json.loads(found[-1][3])
-        cpu, wall = statistics.median(row[0] for row in found), statistics.median(row[1] for row in found)
-        print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {found[-1][2]}")
+        report = json.loads(runs[-1][3])
+        cpu, wall = statistics.median(row[0] for row in runs), statistics.median(row[1] for row in runs)
+        print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {runs[-1][2]}")
         print(
             "calls in one status: "
             + ", ".join(
@@ -150,8 +150,8 @@ def main() -> None:
         )
         print(f"CPU {cpu:.2f} s, wall {wall:.2f} s (aim: {AIM} s), median of {arguments.rounds}")
         print(f"one sacct for each job: {naive:.1f} s")
-        states = Counter(job["state"] for chain in told["chains"] for job in chain["jobs"])
-        print("told: " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
+        states = Counter(job["state"] for chain in report["chains"] for job in chain["jobs"])
+        print("states: " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
 
 
 if __name__ == "__main__":

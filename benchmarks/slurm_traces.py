@@ -1,10 +1,10 @@
-"""Traces of a real Slurm, for the simulator of benchmarks/slurm_chaos.py to be held to.
+"""Record traces of a real Slurm, which the simulator of benchmarks/slurm_chaos.py must reproduce.
 
     python benchmarks/slurm_traces.py            # records all scenarios anew, about eight minutes on two cores
-    python benchmarks/slurm_traces.py --compare  # plays them on the real one again and prints what differs
+    python benchmarks/slurm_traces.py --compare  # plays them again and prints the scenarios that differ
 
-Each scenario of tests/slurm/traces.py is played on the private Slurm of tests/slurm/cluster.py; what it answered and
-the state of every job after each step go to tests/slurm/traces.json.
+Each scenario of tests/slurm/traces.py is played on the private Slurm of tests/slurm/cluster.py; its answers and the
+state of every job after each step go to tests/slurm/traces.json.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.slurm.traces import RECORDED, SCENARIOS, RealCluster, recorded, trace
 
 
 def main() -> int:
-    """Play the scenarios; 1 where a comparison finds a difference."""
+    """Play the scenarios; return 1 if a comparison finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", action="store_true", help="write nothing, print what differs from the record")
+    parser.add_argument("--compare", action="store_true", help="write nothing, print differences from the record")
     values = parser.parse_args()
     if lacking():
         sys.exit(f"no Slurm here ({', '.join(lacking())}): make slurm")
@@ -44,7 +44,7 @@ def main() -> int:
         different = [new["name"] for new, old in zip(traces, recorded(), strict=True) if new != old]
         print(f"{len(different)} of {len(traces)} differ: {', '.join(different)}")
         return int(bool(different))
-    lines = ",\n".join(json.dumps(one) for one in traces)
+    lines = ",\n".join(json.dumps(trace) for trace in traces)
     RECORDED.write_text(f'{{"slurm": "{version}", "traces": [\n{lines}\n]}}\n')
     return 0
 

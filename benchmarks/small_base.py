@@ -1,7 +1,7 @@
-"""What the bases of the outside worlds' students share: the bundled student's architecture, and lessons with a gate.
+"""Shared recipe of the bases of BabyAI's and TextWorld's students: the bundled architecture, and lessons with a gate.
 
-Tokens are a world's phrases, bytes where there is none, so that any text of a perturbation can be read. A lesson is
-over when the running share of right tokens passes the gate.
+Tokens are a world's phrases, else bytes, so that any text of a perturbation can be read. A lesson ends when the running
+share of right tokens passes the gate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Document = tuple[list[int], list[int]]
 
 
 def tokenizer_of(texts: Iterable[str], phrase: str, size: int) -> Any:
-    """Byte-level merges within what the regular expression `phrase` cuts out, `size` tokens."""
+    """Return a tokenizer of `size` tokens: byte-level merges within the matches of the regular expression `phrase`."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -61,7 +61,7 @@ def tokenizer_of(texts: Iterable[str], phrase: str, size: int) -> Any:
 
 
 def model_of(tokenizer: Any, seed: int) -> Lfm2ForCausalLM:
-    """Random weights of the bundled student's shape."""
+    """Return a model of the bundled student's shape with random weights."""
     torch.manual_seed(seed)
     return Lfm2ForCausalLM(
         Lfm2Config(
@@ -91,7 +91,7 @@ def lesson(
     name: str,
     write: Callable[[random.Random], Document],
 ) -> dict[str, Any]:
-    """A lesson of a world, until its gate opens. What it took."""
+    """Train a lesson of a world until its gate opens; return its record."""
     running, number = 0.0, 0
     while running < GATE and number < MOST_UPDATES:
         draw = generator(f"{world}-base", name, number)
@@ -103,13 +103,13 @@ def lesson(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of the next update."""
+    """Set the rate of the next update."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def optimizer_of(model: Lfm2ForCausalLM, rate: float = RATE) -> torch.optim.Optimizer:
-    """AdamW of every lesson."""
+    """Return the AdamW optimizer of a lesson."""
     return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
 
 

@@ -1,14 +1,14 @@
-"""Staying with the LLM for some steps once it was asked: does it pay where the endpoint has a prompt cache?
+"""Staying with the LLM for several steps per asking, at list prices and with the endpoint's prompt cache.
 
     python -m benchmarks.stay --config configs/mrp.yaml --model anthropic:claude-sonnet-4-6 --page 1500
 
-A cache makes the LLM's next step cheap (it reads what it has just been sent), and a later one dear (it is sent all that
-the small policy has done meanwhile). So r2v's router is played with one to five LLM steps an asking, and with the LLM
-to the end, at twelve thresholds each, as walks over trees of executed steps (`benchmarks/routing_tree.py`) on
-calibration tasks; all are swept alike, which flatters all alike. Decisions are priced as `benchmarks/cached_cost.py`
-does it, each page as long as `--page`, the small policy with a prefix cache of its own. Printed: the area under the
-curve of success over cost (APGR) at list prices and with the cache, and its lead over one step an asking, with 95 %
-intervals over tasks.
+A cache makes the LLM's next step cheap (its prompt was just sent), and a later one expensive (the small policy's steps
+in between are new to it). So r2v's router is played with one to five LLM steps per asking, and with the LLM to the end,
+at twelve thresholds each, as walks over trees of executed steps (`benchmarks/routing_tree.py`) on calibration tasks;
+all are swept on the tasks they are scored on, so all are equally optimistic. Decisions are priced as in
+`benchmarks/cached_cost.py`, each page as long as `--page`, the small policy with a prefix cache of its own. Printed:
+the area under the curve of success over cost (APGR) at list prices and with the cache, and its lead over one step per
+asking, with 95 % intervals over tasks.
 """
 
 from __future__ import annotations
@@ -40,44 +40,45 @@ THRESHOLDS, RESAMPLES = 12, 2000
 
 
 def local_usd(walked: Walked, stays: int, lengths: Lengths, config: Config) -> float:
-    """USD of the small policy, which reads each token once and is not called while the LLM stays."""
-    total, known, until = 0.0, 0, 0
-    for index, asked in enumerate(walked.asked):
+    """Return the USD of the small policy, which reads each token once and is not called while the LLM stays."""
+    total, tokens_read, until = 0.0, 0, 0
+    for index, llm_step in enumerate(walked.asked):
         if index < until:
             continue
-        new, known = max(0, lengths.prompt(index) - known), lengths.prompt(index)
+        new, tokens_read = max(0, lengths.prompt(index) - tokens_read), lengths.prompt(index)
         total += new * config.cost.slm.input + lengths.action * config.cost.slm.output
-        until = index + stays if asked else 0
+        until = index + stays if llm_step else 0
     return total / 1e6
 
 
 def swept(
     trees: Sequence[RoutingTree], rows: Sequence[FeatureRow], config: Config, lengths: Lengths, model: str
 ) -> dict[int, tuple[FloatArray, FloatArray]]:
-    """stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The first
-    two points are the small policy alone and the LLM alone."""
+    """Return stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The
+    first two points are the small policy alone and the LLM alone."""
     rate = price_of(model)
     cache = PromptCache.of(rate.input, config.cost, rate.cached, rate.write_5m)
     runner = trees[0].runner
     ours = own_score(rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS])
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])
-    scores = [score for one in alone for score in one.scores if 0 < score < 1]
+    scores = [score for walk in alone for score in walk.scores if 0 < score < 1]
     taus = [1.0, 0.0, *np.quantile(scores, np.linspace(0.4, 0.98, THRESHOLDS)).tolist()]
-    found = {}
+    by_stays = {}
     for stays in STAYS:
         columns = walks(trees, [(replace(ours, stays=stays), tau) for tau in taus])
         usd, success = np.zeros((2, len(trees), len(taus))), np.zeros((len(trees), len(taus)))
         for at, (tau, column) in enumerate(zip(taus, columns, strict=True)):
-            for row, one in enumerate(column):
-                own = 0.0 if tau <= 0 else local_usd(one, stays, lengths, config)
-                usd[:, row, at] = np.add(llm_usd(one.asked, lengths, rate, cache), own)
-                success[row, at] = one.success
-        found[stays] = usd, success
-    return found
+            for row, walk in enumerate(column):
+                own = 0.0 if tau <= 0 else local_usd(walk, stays, lengths, config)
+                usd[:, row, at] = np.add(llm_usd(walk.asked, lengths, rate, cache), own)
+                success[row, at] = walk.success
+        by_stays[stays] = usd, success
+    return by_stays
 
 
 def areas(usd: FloatArray, success: FloatArray) -> FloatArray:
-    """APGR of (T, P) costs and successes: the estimate, then of `RESAMPLES` draws of tasks, the same for all."""
+    """Return the APGR of (T, P) costs and successes: the estimate, then of `RESAMPLES` draws of tasks, the same for
+    all."""
     draw = np.random.default_rng(0).multinomial(len(usd), np.full(len(usd), 1 / len(usd)), RESAMPLES)
     weights = np.vstack([np.ones(len(usd)), draw]) / len(usd)
     cost, solved = weights @ usd, weights @ success
@@ -95,17 +96,17 @@ def main() -> None:
     parser.add_argument("--action", type=int, default=60, help="tokens of an action (default 60)")
     given = parser.parse_args()
     config = load(given.config)
-    made = student(config)
-    specs = EvaluateSettings.of(config).calibration_specs(made.runner.world.benchmark)
+    trained = student(config)
+    specs = EvaluateSettings.of(config).calibration_specs(trained.runner.world.benchmark)
     lengths = Lengths(head=given.head, page=given.page, action=given.action)
-    found = swept([RoutingTree(made.runner, spec) for spec in specs], made.rows, config, lengths, given.model)
+    by_stays = swept([RoutingTree(trained.runner, spec) for spec in specs], trained.rows, config, lengths, given.model)
     table = [
-        ["LLM steps an asking", "APGR, list prices", "lead over 1", "APGR, cached", "lead over 1", "LLM / SLM cached"]
+        ["LLM steps per asking", "APGR, list prices", "lead over 1", "APGR, cached", "lead over 1", "LLM / SLM cached"]
     ]
-    for stays, (usd, success) in found.items():
+    for stays, (usd, success) in by_stays.items():
         cells = ["to the end" if stays == EVER else str(stays)]
         for prices in (0, 1):
-            own, one = areas(usd[prices], success), areas(found[1][0][prices], found[1][1])
+            own, one = areas(usd[prices], success), areas(by_stays[1][0][prices], by_stays[1][1])
             low, high = percentile_interval((own - one)[1:], 0.95) or (0.0, 0.0)
             cells += [f"{own[0]:.3f}", "" if stays == 1 else f"{own[0] - one[0]:+.3f} [{low:+.3f}, {high:+.3f}]"]
         table.append([*cells, f"{usd[1, :, 1].mean() / usd[1, :, 0].mean():.1f}"])

@@ -1,4 +1,4 @@
-"""The pieces of benchmarks.students: what a student's episodes came to, read again, joined, and resampled by task."""
+"""Pieces of benchmarks.students: recorded outcomes of a student's episodes, read, joined, and resampled by task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Piece:
 
     @classmethod
     def read(cls, path: Path) -> Piece:
-        """Of a file."""
+        """Load a piece from a file."""
         text = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 28).decode()
         head, *lines = map(json.loads, text.splitlines())
         cells = {(line["condition"], line["method"], line["point"]): line for line in lines if "point" in line}
@@ -40,7 +40,7 @@ class Piece:
         return cls(head, cells, oracle)
 
     def means(self, condition: str, method: str, point: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(cost in USD, success) of a cell in every draw of tasks, (draws,)."""
+        """Return (cost in USD, success) of a cell in every draw of tasks, (draws,)."""
         cell = self.cells[condition, method, point]
         cost = np.array(cell["micro_usd"], float) / 1e6
         success = np.array([digit == "1" for digit in cell["success"]], float)
@@ -48,32 +48,33 @@ class Piece:
         return counts @ cost / total, counts @ success / total
 
     def curve(self, condition: str, method: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(costs, successes) of the small policy alone, the method's points and the LLM alone, (draws, points + 2)."""
+        """Return (costs, successes) of the small policy alone, the method's points and the LLM alone, (draws, points +
+        2)."""
         keys = [("slm_only", ""), *((method, point) for point in POINTS), ("llm_only", "")]
         drawn = [self.means(condition, *key, counts) for key in keys]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
         return cost, success
 
     def success_for(self, condition: str, method: str, usd: FloatArray, counts: FloatArray) -> FloatArray:
-        """Success for so many dollars an episode, on the line between a method's two points beside them, in every draw
-        of tasks, (draws,)."""
+        """Return the success for `usd` per episode, interpolated between a method's two neighbouring points, in every
+        draw of tasks, (draws,)."""
         cost, success = self.curve(condition, method, counts)
         return interpolated(cost, success, usd)
 
     def placed(self, method: str) -> list[float]:
-        """What the method cost on calibration tasks where it was placed, over what r2v cost there, by point."""
+        """Return the method's cost on calibration tasks over r2v's, by operating point."""
         own, ours = self.head["thresholds"][method], self.head["thresholds"][OURS]
-        return [one["cost"] / other["cost"] for one, other in zip(own, ours, strict=True)]
+        return [own_point["cost"] / other["cost"] for own_point, other in zip(own, ours, strict=True)]
 
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
-        """APGR in every draw of tasks."""
+        """Return the APGR in every draw of tasks."""
         cost, success = self.curve(condition, method, counts)
         low, high = ((cost[:, end], success[:, end]) for end in (0, -1))
         return Curve.through(cost[:, 1:-1], success[:, 1:-1], low, high).apgr()
 
 
 def interpolated(cost: FloatArray, success: FloatArray, usd: FloatArray) -> FloatArray:
-    """Success at `usd`, (draws,), on the lines through points (draws, points) in the order of their cost."""
+    """Return the success at `usd`, (draws,), on the lines through points (draws, points) in the order of their cost."""
     cost, success = _by_cost(cost, success)
     right = (cost <= usd[:, None]).sum(axis=1).clip(1, cost.shape[1] - 1)[:, None]
     (x0, x1), (y0, y1) = (
@@ -84,8 +85,8 @@ def interpolated(cost: FloatArray, success: FloatArray, usd: FloatArray) -> Floa
 
 
 def dollars_at(cost: FloatArray, success: FloatArray, level: float) -> FloatArray:
-    """The least dollars, (draws,), at which the lines through points (draws, points) in the order of their cost reach
-    this success; NaN where they never do."""
+    """Return the least dollars, (draws,), at which the lines through points (draws, points) in the order of their cost
+    reach this success; NaN if they never do."""
     cost, success = _by_cost(cost, success)
     rise = np.diff(success, axis=1)
     share = (level - success[:, :-1]) / np.where(rise > 0, rise, np.nan)
@@ -101,8 +102,8 @@ def _by_cost(cost: FloatArray, success: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def joined(parts: Sequence[Piece]) -> Piece:
-    """A student's pieces of different tasks as one, of the cells and columns that all of them hold; the oracle is that
-    of the first. Raises UsageError where a method was placed elsewhere: then they are different students."""
+    """Join a student's pieces of different tasks, with the cells and columns that all of them hold; the oracle is that
+    of the first. Raises UsageError if thresholds differ: then they are different students."""
     first, *others = parts
     for other in others:
         placed, theirs = first.head["thresholds"], other.head["thresholds"]
@@ -111,19 +112,19 @@ def joined(parts: Sequence[Piece]) -> Piece:
     cells = {}
     for key in set.intersection(*(set(part.cells) for part in parts)):
         alike = [part.cells[key] for part in parts]
-        shared = [name for name in alike[0] if all(name in one for one in alike)]
+        shared = [name for name in alike[0] if all(name in part_cell for part_cell in alike)]
         cell: dict[str, Any] = {}
         for name in shared:
             if name in ("success", "obeyed"):
-                cell[name] = "".join(one[name] for one in alike)
+                cell[name] = "".join(part_cell[name] for part_cell in alike)
             elif isinstance(alike[0][name], list):
-                cell[name] = [value for one in alike for value in one[name]]
+                cell[name] = [value for part_cell in alike for value in part_cell[name]]
         cells[key] = cell
     return Piece(first.head, {key: cells[key] for key in first.cells if key in cells}, first.oracle)
 
 
 def resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
-    """How often each task counts: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
+    """Return each task's count: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
     sizes = {len(piece.cells[condition, OURS, POINTS[0]]["success"]) for piece in pieces}
     if len(sizes) > 1:
         raise UsageError(f"{condition}: pieces of {sorted(sizes)} tasks; one number is asked for: make them alike")
@@ -133,17 +134,17 @@ def resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
 
 
 def drawn_seeds(count: int) -> NDArray[np.int64]:
-    """Which training seeds count: all in the estimate, then those of every draw, (1 + DRAWS, seeds)."""
+    """Return the weights of training seeds: all in the estimate, then those of every draw, (1 + DRAWS, seeds)."""
     draws = generator_of(-count).integers(count, size=(DRAWS, count))
     return np.concatenate([[range(count)], draws])
 
 
 def generator_of(number: int) -> np.random.Generator:
-    """Keyed draws."""
+    """Return a NumPy generator with a keyed seed."""
     return np.random.default_rng(seed_of("students", number))
 
 
 def bounds(draws: FloatArray) -> str:
-    """A 95 % interval in words; nothing without draws."""
-    found = percentile_interval(draws)
-    return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
+    """Return a 95 % interval in words; "" without draws."""
+    interval = percentile_interval(draws)
+    return "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"

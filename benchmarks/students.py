@@ -1,19 +1,19 @@
-"""Several students: r2v beside every rival at equal dollars, a student and condition a piece, on unread tasks.
+"""Several students: r2v beside every baseline at equal dollars on unread tasks, one piece per student and condition.
 
-    python -m benchmarks.students --students 0 1 2 3 4        # what is there is not made again
-    python -m benchmarks.students_table                       # the tables of all pieces that are there
+    python -m benchmarks.students --students 0 1 2 3 4        # finished pieces are not made again
+    python -m benchmarks.students_table                       # the tables of all finished pieces
 
 A student is the pipeline's seed: of cloning (data order and initialisation), verifier, preferences and router. It
 learns from the same teacher's episodes, its router from its own rounds. All are placed on calibration tasks: r2v at
-shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
-behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
-fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused (`benchmarks/looks.py`). Episodes are
-walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those
-of its evaluation split, from `--first-task` on.
+shares of LLM steps, every baseline where it costs what r2v costs there, in USD as billed. Then all of them play desk
+tasks with numbers above those of any configuration, from an offset fixed by the hash of the commit that froze the
+method (`FROZEN`): these tasks are unread, and a second look is refused (`benchmarks/looks.py`). Episodes are walks over
+trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those of its
+evaluation split, from `--first-task` on.
 
-A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every
-method and operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it
-obeyed an injected instruction. `--groups` plays r2v without each group of its features too.
+A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and for every
+method and operating point the outcome, bill, calls and perturbations of each task's episode, with a flag for an obeyed
+injected instruction. `--groups` plays r2v without each group of its features too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ DESK = Path("configs/desk-full.yaml")
 FROZEN = "4b055612f83bb9a7cb2c585811d3b99e2ede6d67"
 """The commit that froze the method: no task of the final table was made before."""
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
-HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")
+HAZARDS = tuple(field.name for field in fields(PerturbationsConfig) if field.type == "CategoryConfig")
 """Categories of perturbation."""
 CHUNK = 64
 """Trees in memory at once."""
@@ -72,7 +72,7 @@ FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
 
 
 def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int, offset: int) -> list[EpisodeSpec]:
-    """Tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
+    """Return tasks that no stage, test or table has read, with one evaluation seed, under a condition."""
     benchmark, selection = runner.world.benchmark, TaskSelection.evaluation(config, condition)
     if isinstance(benchmark, Desk):
         tasks: Sequence[Task] = Desk(num_tasks=offset + count, num_heldout=0).tasks()[offset:]
@@ -97,8 +97,7 @@ def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
-    """The policy that the pipeline publishes, its folder, its router's rows, which name says whose they are, and
-    CPU-seconds."""
+    """The published policy, its folder, its router's rows (each names its policy), and CPU-seconds."""
 
     runner: MethodRunner
     folder: Path
@@ -108,48 +107,50 @@ class Student:
 
 
 def student(config: Config) -> Student:
-    """A student, made where it is not there."""
+    """Return the student, made first if it is missing."""
     began = time.process_time()
     folder = Path("outputs/students") / config.prefix.removeprefix("student")
     folder.mkdir(parents=True, exist_ok=True)
     needed = upstream(["router_features"])
     run_here(config, without=[row.name for row in JOBS if row.name not in needed])
-    made = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
+    artifacts = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
     runner = MethodRunner.of(
         EvaluateSettings.of(config),
         Work(folder=folder, fingerprint="", inputs={}, root=folder),
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
         num_samples=config.inference.num_candidates,
     )
     took = {"training": round(time.process_time() - began, 1)}
-    rows = made["router_features"]
-    found = read_rows(rows / "router_features.jsonl")
-    return Student(runner=runner, folder=folder, rows=found, name=rows.name, took=took)
+    rows = artifacts["router_features"]
+    stored_rows = read_rows(rows / "router_features.jsonl")
+    return Student(runner=runner, folder=folder, rows=stored_rows, name=rows.name, took=took)
 
 
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
-    """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, the actions, the
-    categories that hit (bits in the order of `HAZARDS`), and whether an injected instruction was obeyed."""
+    """Return the stored line of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, hashes of the
+    actions, categories that hit (bits in the order of `HAZARDS`), and flags for obeyed injected instructions."""
     return {
         "condition": condition,
         "method": method,
         "point": point,
         "tau": tau,
-        "success": "".join(str(int(one.success)) for one in played),
-        "micro_usd": [round(one.cost * 1e6) for one in played],
-        "calls": [sum(one.asked) for one in played],
-        "steps": [len(one.asked) for one in played],
-        "actions": [one.digest for one in played],
-        "hit": [sum(1 << at for at, name in enumerate(HAZARDS) if name in one.hazards.categories) for one in played],
-        "obeyed": "".join(str(int(one.hazards.obeyed)) for one in played),
+        "success": "".join(str(int(episode.success)) for episode in played),
+        "micro_usd": [round(episode.cost * 1e6) for episode in played],
+        "calls": [sum(episode.asked) for episode in played],
+        "steps": [len(episode.asked) for episode in played],
+        "actions": [episode.digest for episode in played],
+        "hit": [
+            sum(1 << at for at, name in enumerate(HAZARDS) if name in episode.hazards.categories) for episode in played
+        ],
+        "obeyed": "".join(str(int(episode.hazards.obeyed)) for episode in played),
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a piece plays: how many tasks, from which on, which rivals (all where none is named), and the multi-step
-    oracle on how many of the tasks with at most how many LLM steps."""
+    """Size of a piece: number of tasks and the first, baselines (all if none is named), and the multi-step oracle's
+    number of tasks and limit of LLM steps."""
 
     num_tasks: int
     first_task: int
@@ -159,40 +160,40 @@ class Size:
     oracle_calls: int = ORACLE_CALLS
 
     def plays(self, name: str) -> bool:
-        """True if this rival plays."""
+        """True if this baseline plays."""
         return not self.rivals or name in (OURS, *self.rivals)
 
     def named(self, everybody: dict[str, Method]) -> dict[str, Method]:
-        """r2v and the rivals that are asked for. Raises UsageError for one that there is none of."""
+        """Return r2v and the requested baselines. Raises UsageError for an unknown one."""
         for name in self.rivals:
             if name not in everybody:
                 raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
-        return {name: one for name, one in everybody.items() if self.plays(name)}
+        return {name: method for name, method in everybody.items() if self.plays(name)}
 
 
-def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
-    """r2v and everybody that it is played beside, by name."""
-    runner, rows = made.runner, made.rows
+def contenders(config: Config, trained: Student, size: Size) -> dict[str, Method]:
+    """Return r2v and all baselines by name."""
+    runner, rows = trained.runner, trained.rows
     if size.plays(CASE_SUPPORT) or size.plays(WITH_CASES):
         runner.extractor = replace(runner.extractor, cases=case_index(config))
-        rows = rows_with_cases(runner, config, rows, made.folder / f"rows_with_cases-{made.name}.jsonl")
+        rows = rows_with_cases(runner, config, rows, trained.folder / f"rows_with_cases-{trained.name}.jsonl")
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
     methods = rivals(config, rows, goals)
     methods |= parts(config, rows, methods[OURS]) | switchyard(runner.world.benchmark.name)
     if size.plays(SWE_ROUTER):
-        outcomes = llm_outcomes(runner, config, rows, made.folder / f"llm_outcomes-{made.name}.json")
+        outcomes = llm_outcomes(runner, config, rows, trained.folder / f"llm_outcomes-{trained.name}.json")
         methods[SWE_ROUTER] = swe_router(config, rows, outcomes)
     return size.named(methods) | (without_groups(config, rows) if size.groups else {})
 
 
-def play(config: Config, made: Student, number: int, condition: str, size: Size, path: Path) -> None:
-    """Place everybody, play one condition, and write it down."""
-    runner, took = made.runner, made.took
+def play(config: Config, trained: Student, number: int, condition: str, size: Size, path: Path) -> None:
+    """Place all methods, play one condition, and write the piece."""
+    runner, took = trained.runner, trained.took
     began = time.process_time()
-    methods = contenders(config, made, size)
+    methods = contenders(config, trained, size)
     calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-    # by another commit rivals or their search may be others
-    store = made.folder / f"placements-{made.name}-{git_commit()}.json"
+    # another commit may have other baselines or another search
+    store = trained.folder / f"placements-{trained.name}-{git_commit()}.json"
     chosen = placements([RoutingTree(runner, spec) for spec in calibration], methods, store)
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
@@ -201,9 +202,9 @@ def play(config: Config, made: Student, number: int, condition: str, size: Size,
     keys = [("slm_only", "", 1.0), ("llm_only", "", 0.0)]
     plans = [(alone, tau) for _, _, tau in keys]
     for name, placed_at in chosen.items():
-        for point, one in zip(POINTS, placed_at, strict=True):
-            keys.append((name, point, one["tau"]))
-            plans.append((scores[one["score"]], one["tau"]))
+        for point, placement in zip(POINTS, placed_at, strict=True):
+            keys.append((name, point, placement["tau"]))
+            plans.append((scores[placement["score"]], placement["tau"]))
     cells: list[list[Walked]] = [[] for _ in keys]
     rescues: list[list[float | None]] = []
     specs = fresh_specs(config, runner, condition, size.num_tasks, size.first_task)
@@ -224,7 +225,7 @@ def play(config: Config, made: Student, number: int, condition: str, size: Size,
         "thresholds": chosen,
     }
     lines = [line_of(condition, *key, played) for key, played in zip(keys, cells, strict=True)]
-    micro = [[None if usd is None else round(usd * 1e6) for usd in one] for one in rescues]
+    micro = [[None if usd is None else round(usd * 1e6) for usd in rescue] for rescue in rescues]
     lines.append({"condition": condition, "method": "oracle", "micro_usd_by_calls": micro})
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [head, *lines])
@@ -244,32 +245,32 @@ def main() -> None:
     parser.add_argument(
         "--first-task", type=int, help=f"default: {FIRST_TASK} of desk, the first of another world's evaluation split"
     )
-    parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
+    parser.add_argument("--rivals", nargs="+", default=[], help="baselines to play (default: all)")
     parser.add_argument("--groups", action="store_true", help="r2v without each group of its features, too")
     parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="folder of the pieces (default: %(default)s)")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
-    asked = parser.parse_args()
-    world = load(asked.config).env.benchmark
-    first = asked.first_task
+    arguments = parser.parse_args()
+    world = load(arguments.config).env.benchmark
+    first = arguments.first_task
     if first is None:
         first = FIRST_TASK if world == Desk.name else 0
     size = Size(
-        num_tasks=asked.num_tasks,
+        num_tasks=arguments.num_tasks,
         first_task=first,
-        rivals=asked.rivals,
-        groups=asked.groups,
-        oracle_tasks=asked.oracle_tasks,
-        oracle_calls=asked.oracle_calls,
+        rivals=arguments.rivals,
+        groups=arguments.groups,
+        oracle_tasks=arguments.oracle_tasks,
+        oracle_calls=arguments.oracle_calls,
     )
-    open_look(LEDGER, look_at(world, first, asked.num_tasks, str(asked.out), asked.again))
-    for condition in asked.conditions:
-        for number in asked.students:
-            path = asked.out / f"student-{number}-{condition}.jsonl.zst"
+    open_look(LEDGER, look_at(world, first, arguments.num_tasks, str(arguments.out), arguments.again))
+    for condition in arguments.conditions:
+        for number in arguments.students:
+            path = arguments.out / f"student-{number}-{condition}.jsonl.zst"
             if not path.exists():
-                name = "student" if asked.config == DESK else asked.config.stem
-                config = load(asked.config, [f"seed={number}", f"prefix={name}{number}"])
+                name = "student" if arguments.config == DESK else arguments.config.stem
+                config = load(arguments.config, [f"seed={number}", f"prefix={name}{number}"])
                 play(config, student(config), number, condition, size, path)
 
 

@@ -1,18 +1,18 @@
-"""The tables of benchmarks.students, from the pieces that are there.
+"""Tables of benchmarks.students, from the finished pieces.
 
     python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/training_seeds]
     python -m benchmarks.students_table --condition noisy --pieces FOLDER FURTHER    # the same students on more tasks
 
-Of each condition: APGR over USD as billed (the interquartile mean over training seeds, with a 95 % bootstrap over seeds
-and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all baselines, the least lead that these seeds
-and tasks show with 80 % power, and in how many seeds the lead's interval over tasks is off 0. Then success at each
-of r2v's points for the very dollars that r2v costs there, on the line between the two points of a method's curve beside
-them; the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share
-of episodes whose actions are r2v's, over all points and the main one. Of pieces that say what hit an episode, attack
-success by canary and success by category of perturbation.
-Below: dollars at equal success and non-inferiority at each point (`benchmarks/headline_figures.py`); the multi-step
-oracle, the best success that a search over a few LLM steps an episode finds for so many dollars, on its own tasks; the
-parts of r2v beside their replacements; and each aim with its verdict (`benchmarks/study_aims.py`).
+For each condition: APGR over USD as billed (the interquartile mean over training seeds, with a 95 % bootstrap over
+seeds and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all baselines, the least lead that these
+seeds and tasks show with 80 % power, and the number of seeds in which the lead's interval over tasks excludes 0. Then
+success at each of r2v's points for r2v's own dollars, interpolated between the neighbouring points of a method's curve;
+the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share of
+episodes whose actions are r2v's, over all points and at the main one. From pieces with recorded perturbations, attack
+success by canary and success by category of perturbation. Below: dollars at equal success and non-inferiority at each
+point (`benchmarks/headline_figures.py`); the multi-step oracle, the best success for the same dollars that a search
+over a few LLM steps per episode finds, on its own tasks; the parts of r2v beside their replacements; and each aim with
+its verdict (`benchmarks/study_aims.py`).
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ PARTS = (
     ("case support among the features", WITH_CASES, BLEND),
     ("case support alone instead of entropy", CASE_SUPPORT, "entropy"),
 )
-"""Learned parts: what each is called, the method with it, the method with its replacement."""
+"""Learned parts: name, the method with it, the method with its replacement."""
 
 GROUP = "features of the group "
 
 
 def iqm(values: FloatArray) -> FloatArray:
-    """The interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
+    """Return the interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
     ordered, count = np.sort(values, axis=0), len(values)
     weights = np.array([min(i + 1, 0.75 * count) - max(i, 0.25 * count) for i in range(count)]).clip(0)
     return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
 
 
 def over_students(values: FloatArray) -> FloatArray:
-    """The interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
+    """Return the interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
     return iqm(np.take_along_axis(values, drawn_seeds(len(values)).T, axis=0))
 
 
 def areas_of(
     pieces: Sequence[Piece], condition: str, methods: Sequence[str]
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
+    """Return the APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
     counts = resamples(pieces, condition)
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
     return areas, {method: areas[OURS] - area for method, area in areas.items() if method != OURS}
 
 
 def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized: bool = False) -> list[str]:
-    """The lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError where pieces are
-    of unlike numbers of tasks."""
+    """Return the lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError for
+    pieces with different numbers of tasks."""
     counts = resamples(pieces, condition)
     methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
     areas, each = areas_of(pieces, condition, methods)
@@ -123,7 +123,7 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized
 
 @dataclass(frozen=True)
 class Part:
-    """A part of r2v beside its replacement: what it earns in APGR, in the estimate and in every draw."""
+    """A part of r2v and its replacement: the gain in APGR, in the estimate and in every draw."""
 
     name: str
     lead: FloatArray
@@ -137,7 +137,7 @@ class Part:
 
 
 def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
-    """Those of `PARTS`, and the groups of features, that were played with and without."""
+    """Return the parts of `PARTS` and the groups of features that were played with and without."""
     methods = {method for at, method, point in pieces[0].cells if at == condition and point}
     whole = BLEND if BLEND in methods else OURS  # groups are left out of the score that is fitted, not of the choice
     groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", whole, name) for name in methods if name.startswith(WITHOUT)]
@@ -160,7 +160,7 @@ def _part_lines(parts: Sequence[Part]) -> list[str]:
 
 
 def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
-    """A row for each group of features that r2v was fitted without."""
+    """Return a row for each group of features that r2v was fitted without."""
     rows = ["| group | r2v leads by | seeds ahead | earns its place |", "|---|---|---|---|"]
     groups = [part for part in parts_of(pieces, condition) if part.name.startswith(GROUP)]
     for part in sorted(groups, key=lambda part: -part.lead[0]):
@@ -171,9 +171,9 @@ def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
 
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
-    """In how many students r2v's lead, (students, 1 + draws), has an interval above 0, and in how many below."""
-    found = [bounds for bounds in (percentile_interval(one[1:]) for one in leads) if bounds is not None]
-    return sum(low > 0 for low, _ in found), sum(high < 0 for _, high in found)
+    """Return the numbers of students whose lead of r2v, (students, 1 + draws), has an interval above 0, and below."""
+    intervals = [bounds for bounds in (percentile_interval(lead[1:]) for lead in leads) if bounds is not None]
+    return sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
 
 
 def _counted(above: int, below: int, students: int) -> str:
@@ -181,7 +181,7 @@ def _counted(above: int, below: int, students: int) -> str:
 
 
 def _p_value(p: float) -> str:
-    """Holm's p; the smallest that these draws can give is just below .01."""
+    """Return Holm's p; the smallest that these draws can give is just below .01."""
     return "< .01" if p < 0.01 else f"{p:.2f}"
 
 
@@ -193,7 +193,7 @@ def _ends(pieces: Sequence[Piece], condition: str, method: str, counts: FloatArr
 
 
 def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, counts: FloatArray) -> str:
-    """Success for what r2v costs there, on each student's own curves; r2v's with its milli-USD."""
+    """Return success for r2v's dollars at a point, on each student's own curves; r2v's with its milli-USD."""
     ours = [[draw[0] for draw in piece.means(condition, OURS, point, counts[:1])] for piece in pieces]
     if method == OURS:
         cost, success = np.mean(ours, axis=0)
@@ -206,16 +206,16 @@ def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, c
 
 
 def _placed(pieces: Sequence[Piece], method: str) -> str:
-    """The least and the most of a method's dollars over r2v's where it was placed, students' means."""
-    told = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
-    if not told or method == OURS:
+    """Return the least and the most of a method's dollars over r2v's at placement, as means over students."""
+    placed_pieces = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
+    if not placed_pieces or method == OURS:
         return ""
-    ratios = np.mean(told, axis=0)
+    ratios = np.mean(placed_pieces, axis=0)
     return f"{ratios.min():.2f} to {ratios.max():.2f}"
 
 
 def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, str]:
-    """Shares of episodes that are r2v's action by action: over all points, and at the main one."""
+    """Return the shares of episodes with exactly r2v's actions: over all points, and at the main one."""
     if method == OURS:
         return "", ""
     everywhere, main = (same(pieces, condition, method, points) for points in (POINTS, (MAIN_POINT,)))
@@ -223,7 +223,7 @@ def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, s
 
 
 def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[str]) -> float:
-    """The share of episodes, over students, tasks and points, whose actions are r2v's."""
+    """Return the share of episodes, over students, tasks and points, whose actions are r2v's."""
     pairs = [
         [piece.cells[condition, name, point]["actions"] for name in (OURS, method)]
         for piece in pieces
@@ -233,17 +233,17 @@ def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[
 
 
 def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[str]]:
-    """(what share of the gap between entropy and the multi-step oracle r2v closes: estimate, then draws over the
-    oracle's tasks, all students together; empty where no piece has an oracle), and the line that says so."""
-    known = [piece for piece in pieces if piece.oracle.get(condition)]
-    if not known:
+    """Return r2v's share of the gap between entropy and the multi-step oracle (estimate, then draws over the oracle's
+    tasks, all students together; empty if no piece has an oracle), and its lines of text."""
+    oracle_pieces = [piece for piece in pieces if piece.oracle.get(condition)]
+    if not oracle_pieces:
         return np.array([]), []
-    count, most = len(known[0].oracle[condition]), len(known[0].oracle[condition][0])
+    count, most = len(oracle_pieces[0].oracle[condition]), len(oracle_pieces[0].oracle[condition][0])
     drawn = generator_of(count).multinomial(count, [1 / count] * count, size=ORACLE_DRAWS)
-    counts = np.zeros((1 + ORACLE_DRAWS, len(known[0].cells[condition, OURS, POINTS[0]]["success"])))
+    counts = np.zeros((1 + ORACLE_DRAWS, len(oracle_pieces[0].cells[condition, OURS, POINTS[0]]["success"])))
     counts[:, :count] = np.concatenate([np.ones((1, count)), drawn])
     best, ours, theirs = (
-        np.mean([area(piece) for piece in known], axis=0)
+        np.mean([area(piece) for piece in oracle_pieces], axis=0)
         for area in (
             lambda piece: _oracle_areas(piece, condition, counts),
             lambda piece: piece.areas(condition, OURS, counts),
@@ -251,14 +251,14 @@ def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[st
         )
     )
     rescued = [
-        np.mean([[task[calls] is not None for task in piece.oracle[condition]] for piece in known])
+        np.mean([[task[calls] is not None for task in piece.oracle[condition]] for piece in oracle_pieces])
         for calls in range(most)
     ]
     closed = np.where(best > theirs, (ours - theirs) / np.where(best > theirs, best - theirs, 1), np.nan)
-    said = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {bounds(closed[1:])}"
+    share = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {bounds(closed[1:])}"
     line = (
         f"Multi-step oracle, the first {count} tasks: APGR {best[0]:.3f}, r2v there {ours[0]:.3f}, "
-        f"{REFERENCE} {theirs[0]:.3f}: r2v closes {said} of the gap. Solvable with at most "
+        f"{REFERENCE} {theirs[0]:.3f}: r2v closes {share} of the gap. Solvable with at most "
         + ", ".join(f"{calls}: {value:.3f}" for calls, value in enumerate(rescued))
         + " LLM steps."
     )
@@ -266,7 +266,8 @@ def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[st
 
 
 def _oracle_areas(piece: Piece, condition: str, counts: FloatArray) -> FloatArray:
-    """Area under the curve that takes tasks' cheapest rescues in the order of their price, in every draw of tasks."""
+    """Return the area under the curve of tasks' cheapest rescues in the order of their price, in every draw of
+    tasks."""
     low, high = (piece.means(condition, end, "", counts) for end in ("slm_only", "llm_only"))
     tasks = piece.oracle[condition]
     slm = np.array(piece.cells[condition, "slm_only", ""]["micro_usd"][: len(tasks)], float)
@@ -293,23 +294,23 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--pieces", type=Path, nargs="+", default=[OUTCOMES], help="of several folders the students that all hold"
+        "--pieces", type=Path, nargs="+", default=[OUTCOMES], help="with several folders, the students in all of them"
     )
     parser.add_argument("--condition", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
-    asked = parser.parse_args()
-    for condition in asked.condition:
-        pieces = pieces_in(asked.pieces, condition)
+    arguments = parser.parse_args()
+    for condition in arguments.condition:
+        pieces = pieces_in(arguments.pieces, condition)
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
         if pieces:
-            print("\n".join(table(pieces, condition, asked.planned, sized=asked.pieces == [OUTCOMES])))
+            print("\n".join(table(pieces, condition, arguments.planned, sized=arguments.pieces == [OUTCOMES])))
         else:
             print(f"{condition}: no piece (benchmarks/students.py)")
 
 
 def pieces_in(folders: Sequence[Path], condition: str) -> list[Piece]:
-    """A condition's pieces of the students that all folders hold, joined."""
+    """Return a condition's pieces of the students that all folders hold, joined."""
     names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in folders]
     common = sorted(set.intersection(*names))
     return [joined([Piece.read(folder / name) for folder in folders]) for name in common]

@@ -1,4 +1,4 @@
-"""Aims of the study over training seeds, and the verdict on each: met, missed, or open while seeds are missing."""
+"""Aims of the study over training seeds, with a verdict on each: met, missed, or open while seeds are missing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MOST_DOLLARS = {"noisy": {"entropy": 0.7, "disagreement": 0.85}}
 def aim_lines(
     leads: Mapping[str, FloatArray], curves: Curves, condition: str, sized: bool, complete: bool
 ) -> list[str]:
-    """A line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. `sized`: of the study
-    on desk, which has aims on the size of leads; in every other one no baseline may be ahead by a shown difference."""
-    verdicts = [*(_sized(leads, curves, condition) if sized else ()), _nobody_ahead(leads)]
+    """Return a line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. `sized`: for
+    the study on desk, which has aims on the size of leads; in any other, no baseline may be ahead significantly."""
+    verdicts = [*(_sized(leads, curves, condition) if sized else ()), _no_baseline_ahead(leads)]
     names = {True: "met", False: "missed"}
     return ["Aims:", "", *(f"- {text} ({names[met] if complete else 'open'})" for text, met in verdicts), ""]
 
@@ -53,7 +53,7 @@ def _behind(curves: Curves, method: str) -> Sequence[str]:
     return [point for point, draws in zip(POINTS, drawn, strict=True) if lower_bound(draws[1:]) <= -MARGIN]
 
 
-def _nobody_ahead(leads: Mapping[str, FloatArray]) -> tuple[str, bool]:
+def _no_baseline_ahead(leads: Mapping[str, FloatArray]) -> tuple[str, bool]:
     intervals = {method: percentile_interval(draws[1:]) for method, draws in leads.items()}
     ahead = [method for method, interval in intervals.items() if interval is not None and interval[1] < 0]
     return "no baseline ahead by a shown difference" + (f": {', '.join(ahead)}" if ahead else ""), not ahead

@@ -1,11 +1,11 @@
-"""SWE-Router (arXiv 2607.00053): hand the episode over to the LLM once, where the LLM is the likelier to finish it.
+"""SWE-Router (arXiv 2607.00053): one handover of the episode to the LLM, once the LLM is likelier to finish it.
 
-Two heads are fitted on states that the small policy met alone (round 0 of the router's features), from step
-`FIRST_STEP` on: the chance that the small policy, going on alone, succeeds, and the chance that the LLM does if it acts
-from this state to the end. The first label is the recorded episode; the second is one play per state, from the state's
-snapshot and under the episode's own luck (some 14 CPU-milliseconds each on desk). The score is the second chance less
-the first, mapped to [0, 1]; where it reaches the threshold, the LLM acts to the end. The paper's price of the LLM is
-left to the threshold, which is placed at equal dollars.
+Two heads are fitted on states that the small policy reached alone (round 0 of the router's features), from step
+`FIRST_STEP` on: the probability of success if the small policy continues alone, and if the LLM acts from this state to
+the end. The first label is the recorded episode's; the second is one play per state, from the state's snapshot with the
+episode's own random draws (some 14 CPU-milliseconds each on desk). The score is the second probability less the first,
+mapped to [0, 1]; once it reaches the threshold, the LLM acts to the end. The threshold replaces the paper's price of
+the LLM and is placed at equal dollars.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ CHUNK = 64
 
 
 def decision_states(rows: Sequence[FeatureRow]) -> list[FeatureRow]:
-    """Round-0 rows from the first step on at which the episode may be handed over."""
+    """Return round-0 rows from the first step on at which the episode may be handed over."""
     return [row for row in rows if row.round == 0 and row.step_idx >= FIRST_STEP]
 
 
 def llm_outcomes(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow], path: Path) -> dict[str, bool]:
-    """Success of the LLM from each decision state to the end, by state. Read from `path`, or played and written there;
+    """Return the LLM's success from each decision state to the end. Read from `path`, or played and written there;
     states in which the world broke are left out."""
     if path.exists():
         stored: dict[str, bool] = json.loads(path.read_text())
@@ -65,7 +65,7 @@ def llm_outcomes(runner: MethodRunner, config: Config, rows: Sequence[FeatureRow
 
 
 def _first_round(config: Config, runner: MethodRunner) -> list[EpisodeSpec]:
-    """Episodes of the small policy alone that the router's features come from."""
+    """Return the small policy's own episodes that the router's features come from."""
     cfg = RouterFeaturesSettings.of(config)
     return [
         spec
@@ -77,7 +77,7 @@ def _first_round(config: Config, runner: MethodRunner) -> list[EpisodeSpec]:
 
 
 async def played_on(tree: RoutingTree, steps: set[int]) -> dict[int, bool]:
-    """Success of the LLM from these steps of the small policy's episode to the end."""
+    """Return the success of the LLM from these steps of the small policy's episode to the end."""
     outcomes: dict[int, bool] = {}
     node, step = await tree.root(), 0
     while node.point is not None and step <= max(steps):
@@ -92,7 +92,7 @@ async def played_on(tree: RoutingTree, steps: set[int]) -> dict[int, bool]:
 
 
 def swe_router(config: Config, rows: Sequence[FeatureRow], outcomes: Mapping[str, bool]) -> Rival:
-    """The rival, its heads fitted on these outcomes and on the recorded episodes."""
+    """Return the baseline with its heads fitted on these outcomes and on the recorded episodes."""
     states = decision_states(rows)
     small = _head(states, {row.state_id: bool(row.slm_episode_success) for row in states}, config)
     large = _head(states, outcomes, config)
@@ -108,7 +108,7 @@ def swe_router(config: Config, rows: Sequence[FeatureRow], outcomes: Mapping[str
 
 
 def _head(states: Sequence[FeatureRow], succeeds: Mapping[str, bool], config: Config) -> RouterModel:
-    """The calibrated chance of success, fitted with the model that r2v's router has."""
+    """Return the calibrated chance of success, fitted with the model of r2v's router."""
     labelled = [
         replace(row, y_escalate=int(succeeds[row.state_id]), y_source="episode")
         for row in states

@@ -2,9 +2,9 @@
 
     python benchmarks/swebench_set.py            # writes r2v/envs/swe/recipes.jsonl; some minutes
 
-Candidates are places in a package's own modules, in an order drawn by (package, seed). One is kept where some tests of
-one file fail with it and pass without it, and no file fails to be collected. What an agent is told is made of the first
-failure. `r2v swebench install` makes the instances of the recipes again, on any machine.
+Candidates are positions in a package's own modules, in an order drawn by (package, seed). A candidate is kept if some
+tests of one file fail with it and pass without it, and every file can be collected. The problem statement is made from
+the first failure. `r2v swebench install` makes the instances of the recipes again, on any machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ARITHMETIC = {ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """One change of one line: what stands at columns of it, and what shall."""
+    """One change of one line: the text at its columns, and the replacement."""
 
     kind: str
     line: int
@@ -53,17 +53,17 @@ class Mutation:
 
 
 def mutations(source: str) -> list[Mutation]:
-    """All changes that may be made to a module's functions."""
+    """Return all changes that may be made to a module's functions."""
     tree = ast.parse(source)
-    made: list[Mutation] = []
+    changes: list[Mutation] = []
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             child.parent = node  # type: ignore[attr-defined]
     for node in ast.walk(tree):
         name = _function(node)
         if name is not None:
-            made += [replace(one, name=name) for one in _of(node, source)]
-    return sorted(set(made), key=lambda one: (one.line, one.start, one.kind))
+            changes += [replace(change, name=name) for change in _of(node, source)]
+    return sorted(set(changes), key=lambda change: (change.line, change.start, change.kind))
 
 
 def _function(node: ast.AST) -> str | None:
@@ -75,7 +75,7 @@ def _function(node: ast.AST) -> str | None:
 
 
 def _of(node: ast.AST, source: str) -> Iterator[Mutation]:
-    """The changes that a node of the tree offers."""
+    """Yield the changes that a node of the tree offers."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
             yield from _between("comparison", left, right, f" {COMPARISONS[type(operator)]} ")
@@ -90,8 +90,8 @@ def _of(node: ast.AST, source: str) -> Iterator[Mutation]:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield from _whole("lost result", value, "None")
         case ast.Call(args=[first, second], keywords=[]) if first.lineno == second.end_lineno:
-            texts = [ast.get_source_segment(source, one) or "" for one in (second, first)]
-            if not any(isinstance(one, ast.Starred) for one in (first, second)):
+            texts = [ast.get_source_segment(source, operand) or "" for operand in (second, first)]
+            if not any(isinstance(operand, ast.Starred) for operand in (first, second)):
                 yield _mutation(
                     "swapped arguments", first.lineno, first.col_offset, second.end_col_offset, ", ".join(texts)
                 )
@@ -114,34 +114,34 @@ def _mutation(kind: str, line: int, start: int | None, end: int | None, text: st
 
 
 def applied(source: str, change: Mutation) -> str | None:
-    """The module with the change; None where it is none, or no Python."""
+    """Return the module with the change; None if it changes nothing or is invalid Python."""
     lines = source.splitlines(keepends=True)
     line = lines[change.line - 1].encode()
     gap = line[change.start : change.end].decode()
     if "(" in gap and change.kind in ("comparison", "arithmetic", "boolean"):
         return None
     lines[change.line - 1] = (line[: change.start] + change.text.encode() + line[change.end :]).decode()
-    made = "".join(lines)
+    changed = "".join(lines)
     try:
-        ast.parse(made)
+        ast.parse(changed)
     except SyntaxError:
         return None
-    return made if made != source else None
+    return changed if changed != source else None
 
 
 def modules(tree: Path) -> list[str]:
-    """The package's own modules, without tests, documentation and what installs it."""
-    found = []
+    """Return the package's own modules, without tests, documentation and installation scripts."""
+    names = []
     for path in sorted(tree.rglob("*.py")):
         inner = path.relative_to(tree)
         parts = {part.lower() for part in inner.with_suffix("").parts}
         if not parts & NOT_OURS and not inner.name.startswith(("test_", "__main", "__about")):
-            found.append(str(inner))
-    return found
+            names.append(str(inner))
+    return names
 
 
 def statuses(shell: BubblewrapShell, tests: str = "") -> tuple[dict[str, str], str]:
-    """Test -> status, by swebench's own reading of the log."""
+    """Return test -> status, by swebench's own parser of the log."""
     done = shell.execute({"command": f"python -m pytest -rA -q {tests} --maxfail=80"}, timeout=60)
     if done["returncode"] not in (0, 1):
         return {}, ""
@@ -150,12 +150,12 @@ def statuses(shell: BubblewrapShell, tests: str = "") -> tuple[dict[str, str], s
 
 
 def _whole_name(name: str) -> bool:
-    """Whether it names a test: one whose parameters hold a space is cut by swebench's reading."""
+    """True if it names a whole test: swebench's parser cuts one whose parameters hold a space."""
     return "::" in name and name.count("[") == name.count("]")
 
 
 def failing(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str]]:
-    """File -> its tests that passed without the change and do not with it."""
+    """Return file -> its tests that passed without the change and do not with it."""
     files: dict[str, list[str]] = {}
     for name, status in before.items():
         if status == "PASSED" and after.get(name) == "FAILED":
@@ -164,7 +164,7 @@ def failing(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str
 
 
 def statement(package: str, version: str, module: str, change: Mutation, output: str, test: str) -> str:
-    """What an agent is told: where it was seen, and the first failure."""
+    """Return the problem statement: the version, and the first failure."""
     where = ".".join(PurePosixPath(module).with_suffix("").parts).removeprefix("src.").removesuffix(".__init__")
     head = f"_ {test.rpartition('::')[2]} _"
     rest = output.partition(head)[2] or output
@@ -179,7 +179,7 @@ def statement(package: str, version: str, module: str, change: Mutation, output:
 
 
 def made_of(package: str, version: str, archive: Path, count: int, folder: Path) -> Iterator[Recipe]:
-    """The recipes of one package, each of another kind while there are any."""
+    """Yield the recipes of one package, of different kinds as far as possible."""
     tree = make_own(folder, REPOSITORIES_MARKER) / package
     source = begin(tree, archive)
     home = laid_out(tree, source)
@@ -189,9 +189,9 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
     draw = generator("swebench-set", package)
     draw.shuffle(places)
     used: set[str] = set()
-    kept = 0
+    count_made = 0
     for seed, (module, change) in enumerate(places):
-        if kept == count:
+        if count_made == count:
             return
         if change.kind in used:
             continue
@@ -226,14 +226,14 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
             kind=change.kind,
             seed=seed,
             base_commit="",
-            split=SPLITS[kept % len(SPLITS)],
+            split=SPLITS[count_made % len(SPLITS)],
             problem_statement=statement(package, version, module, change, output, failed[0]),
             patch=f"diff --git a/{module} b/{module}\n" + "".join(diff),
             tests=(file,),
             FAIL_TO_PASS=tuple(failed),
             PASS_TO_PASS=tuple(sorted(draw.sample(passing, min(MOST_PASSING, len(passing))))),
         )
-        kept += 1
+        count_made += 1
         print(
             f"{recipe.instance_id} {change.kind}: {module} {change.name}, {len(failed)} fail, {len(passing)} pass",
             flush=True,
@@ -245,7 +245,7 @@ def made_of(package: str, version: str, archive: Path, count: int, folder: Path)
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--packages", nargs="*", default=[], help="only these, beside the recipes of others (default: all)"
+        "--packages", nargs="*", default=[], help="only these; recipes of others are kept (default: all)"
     )
     parser.add_argument("--output", type=Path, default=RECIPES, help=f"file to write (default: {RECIPES.name})")
     parser.add_argument("--each", type=int, default=4, help="instances of a package (default: 4)")
@@ -257,17 +257,18 @@ def main(words: Sequence[str] | None = None) -> int:
     packages = [tuple(line.split()[0].split("==")) for line in lines]
     chosen = arguments.packages or [name for name, _ in packages]
     there = recipes() if arguments.output == RECIPES and RECIPES.exists() else []
-    kept = [recipe for recipe in there if recipe.package not in chosen]
+    kept_recipes = [recipe for recipe in there if recipe.package not in chosen]
     with tempfile.TemporaryDirectory() as folder:
         fetch(Path(folder))
         for name, version in packages:
             if name in chosen:
                 archive = Path(folder, f"{name}-{version}.tar.gz")
                 for recipe in made_of(name, version, archive, arguments.each, Path(folder, "trees")):
-                    kept = sorted([*kept, recipe], key=lambda one: (one.package, one.seed))
-                    arguments.output.write_text("".join(f"{line_of(one)}\n" for one in kept))
+                    kept_recipes = sorted([*kept_recipes, recipe], key=lambda entry: (entry.package, entry.seed))
+                    arguments.output.write_text("".join(f"{line_of(entry)}\n" for entry in kept_recipes))
     print(
-        f"{len(kept)} recipes, {len({recipe.package for recipe in kept})} packages, {len({r.kind for r in kept})} kinds"
+        f"{len(kept_recipes)} recipes, {len({recipe.package for recipe in kept_recipes})} packages, "
+        f"{len({recipe.kind for recipe in kept_recipes})} kinds"
     )
     return 0
 

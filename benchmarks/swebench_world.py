@@ -1,4 +1,4 @@
-"""How long a world of SWE-bench takes on the bundled instances: a reset, a command and a grading, by the clock.
+"""Wall time of a SWE-bench world on the bundled instances: a reset, a command and a grading.
 
 r2v swebench install && python benchmarks/swebench_world.py
 """
@@ -42,7 +42,7 @@ def main() -> None:
             messages += [Message(role="assistant", content=action), Message(role="tool", content=page)]
     for name, seconds in spent.items():
         print(f"{name}: median {statistics.median(seconds):.2f} s of {len(seconds)}")
-    print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")
+    print(f"{os.cpu_count()} processors, load average {os.getloadavg()[1]:.1f} over 5 minutes")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python benchmarks/sweep.py --points 24
 
-Each point does nothing, so all that is measured is the sweep. Both start a process a point here (Hydra's function runs
-`true`, as a point of a command does), for that is what a training needs; Hydra's own launcher calls the function in its
-one process, which is printed too. Seconds of CPU of all processes and by the clock, per point: a sweep of N points
-less one of 1, over N - 1, so that starting Python counts for neither. hydra-core is installed from PyPI into a venv of
-its own, and removed with it.
+Each point does nothing, so only the sweep is measured. Both start one process per point (Hydra's function runs `true`,
+as a point of a command does), because a training needs one; Hydra's own launcher calls the function in its one process,
+which is printed too. CPU seconds of all processes and wall seconds, per point: a sweep of N points less one of 1, over
+N - 1, so that starting Python counts for neither. hydra-core is installed from PyPI into a venv of its own, and removed
+with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ main()
 
 
 def measured(words: list[str], folder: Path) -> tuple[float, float]:
-    """(CPU seconds, seconds by the clock) of a command and all that it starts."""
+    """Return (CPU seconds, wall seconds) of a command and all its children."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def measured(words: list[str], folder: Path) -> tuple[float, float]:
 
 
 def ours(folder: Path, points: int) -> tuple[float, float]:
-    """A sweep of R2V."""
+    """Measure a sweep of R2V."""
     (folder / "base.yaml").write_text("x: 0\n")
     (folder / "spec.yaml").write_text(
         "name: overhead\nmode: training\nbase_config: base.yaml\ncommand: sh -c true {config}\n"
@@ -59,7 +59,7 @@ def ours(folder: Path, points: int) -> tuple[float, float]:
 
 
 def hydra(folder: Path, python: Path, points: int, start: bool) -> tuple[float, float]:
-    """Hydra's multirun over the same grid."""
+    """Measure Hydra's multirun over the same grid."""
     (folder / "base.yaml").write_text("x: 0\nstart: true\n")
     (folder / "base.py").write_text(PEER)
     values = ",".join(map(str, range(points)))
@@ -94,7 +94,7 @@ def main() -> None:
     for name, (cpu, wall) in rows.items():
         print(f"{name:<36} {cpu:.4f}    {wall:.4f}")
     mine, peer = rows["r2v experiments"], rows["hydra multirun, a process a point"]
-    print(f"r2v / hydra: {mine[0] / peer[0]:.2f} of the CPU, {mine[1] / peer[1]:.2f} of the time")
+    print(f"r2v / hydra: {mine[0] / peer[0]:.2f} of the CPU time, {mine[1] / peer[1]:.2f} of the wall time")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python -m benchmarks.switchyard_peer        # install it, into a virtual environment of its own
 
 It runs in a child interpreter that answers JSON lines. Each state is sent as the conversation that a gateway would see
-before the step: goal, tool calls and tool results, with `is_error` set by the page's own words
-(`r2v.router.page_signals`), and which tools observe and which mutate. The small policy's proposal is not sent, since
-the router decides before either model is called.
+before the step: goal, tool calls and tool results, with `is_error` derived from the page's text
+(`r2v.router.page_signals`), and each tool marked as observing or mutating. The small policy's proposal is not sent,
+since the router decides before either model is called.
 
 The router compares its confidence that the small model is in trouble with `confidence_threshold`, so the score of a
 state is the largest threshold at which it still picks the capable model: its own confidence, 1 where a rule overrides
@@ -44,7 +44,7 @@ SEMANTICS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "babyai": {"observe": ["left", "right", "wait"], "mutate": ["forward", "pick", "drop", "toggle"]},
 }
-"""By benchmark, what its tools do; TextWorld has one tool for everything, which is declared as neither."""
+"""Benchmark to the kind of each tool; TextWorld has one tool for everything, which is declared as neither."""
 
 CHILD = """
 import asyncio, json, sys
@@ -98,16 +98,16 @@ class Switchyard:
         )
 
     def scores(self, messages: Sequence[Mapping[str, Any]]) -> list[float]:
-        """The score of a state by each of `WINDOWS`."""
-        found: list[float] = self._ask({"messages": messages, "windows": WINDOWS})
-        return found
+        """Return the score of a state by each of `WINDOWS`."""
+        values: list[float] = self._ask({"messages": messages, "windows": WINDOWS})
+        return values
 
     def escalates(self, messages: Sequence[Mapping[str, Any]], threshold: float, window: int) -> bool:
-        """The router's own decision at a threshold."""
+        """Return the router's own decision at a threshold."""
         return bool(self._ask({"messages": messages, "threshold": threshold, "window": window}))
 
     def close(self) -> None:
-        """End the child."""
+        """Stop the child."""
         self._child.communicate()
 
     def _ask(self, question: Mapping[str, Any]) -> Any:
@@ -120,7 +120,8 @@ class Switchyard:
 
 
 def conversation(view: StepView) -> list[dict[str, Any]]:
-    """A state in Switchyard's typed blocks. An action that is no tool call is sent as a call of a tool `unreadable`."""
+    """Return a state in Switchyard's typed blocks. An action without a tool call becomes a call of a tool
+    `unreadable`."""
     first, *later = view.observations
     messages = [_message("user", {"type": "text", "text": f"{view.goal}\n\n{first}" if first else view.goal})]
     for number, (action, page) in enumerate(zip(view.actions, later, strict=True)):
@@ -138,7 +139,7 @@ def _message(role: str, block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def switchyard(world: str, home: Path = HOME) -> dict[str, Method]:
-    """The method by its name; empty, with a line that says so, where Switchyard is not installed."""
+    """Return the method by its name; empty, with a printed line, if Switchyard is not installed."""
     python = home / "bin" / "python"
     if not python.exists():
         print(f"{SWITCHYARD}: left out, there is no interpreter at {python}; run `{INSTALL}`", flush=True)
@@ -152,8 +153,8 @@ def switchyard(world: str, home: Path = HOME) -> dict[str, Method]:
         if SWITCHYARD not in node.known:
             assert node.view is not None
             node.known[SWITCHYARD] = child().scores(conversation(node.view))
-        found: list[float] = node.known[SWITCHYARD]
-        return found
+        values: list[float] = node.known[SWITCHYARD]
+        return values
 
     def member(at: int) -> Rival:
         async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:

@@ -1,10 +1,10 @@
-"""Every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
+"""Make every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
 
     python -m benchmarks.tables             # print them all, in Markdown
     python -m benchmarks.tables --write     # and put each into its page, the long ones into docs/results/*.csv
 
 A page includes a table between the lines `<!-- table: NAME -->` and `<!-- end of table -->`. tests/test_tables.py fails
-where a page has something else between them. Outcomes are made by `python -m benchmarks.students` and its like.
+if a page has something else between them. Outcomes are made by `python -m benchmarks.students` and the other studies.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STUDIES = {
 }
 """Names of studies in docs/results/*.csv, and of their tables here."""
 STUDY_FILES = ("methods", "dollars", "non_inferiority", "perturbations_hit")
-"""Files of a study's tables, in the order in which they are printed; of clean tasks there is no last one."""
+"""Files of a study's tables, in the order in which they are printed; clean tasks have no last one."""
 SINGLE_FILES = {
     "mrp": "make mrp",
     "robustness": "robustness",
@@ -84,7 +84,7 @@ _INCLUDED = re.compile(r"(?<=<!-- table: )(.+?)( -->\n)(.*?)(?=<!-- end of table
 
 
 def headline() -> list[str]:
-    """r2v beside the best baselines under all conditions, and dollars at equal success under noise."""
+    """Return r2v beside the best baselines under all conditions, and dollars at equal success under noise."""
     pieces = {condition: _pieces(OUTCOMES, condition) for condition in CONDITIONS}
     noisy = pieces["noisy"]
     methods = [
@@ -112,7 +112,7 @@ def headline() -> list[str]:
 
 
 def sentence() -> list[str]:
-    """Dollars at equal success under noise, and the conditions they were measured under."""
+    """Return dollars at equal success under noise, and the conditions they were measured under."""
     pieces = _pieces(OUTCOMES, "noisy")
     curves = Curves.of(pieces, "noisy", [OURS, "entropy", "disagreement"])
     levels = [
@@ -127,7 +127,7 @@ def sentence() -> list[str]:
 
 
 def number() -> list[str]:
-    """r2v's dollars beside those of two baselines at the higher of the headline's levels, with student and prices."""
+    """Return the dollars of r2v and two baselines at the headline's higher level, with student and prices."""
     pieces = _pieces(OUTCOMES, "noisy")
     baselines, level = ["entropy", "disagreement"], HEADLINE_LEVELS[-1]
     curves = Curves.of(pieces, "noisy", [OURS, *baselines])
@@ -143,7 +143,7 @@ def number() -> list[str]:
 
 
 def injections() -> list[str]:
-    """How often an injected instruction is obeyed under noise."""
+    """Return the rate at which injected instructions are obeyed under noise."""
     rows = [line.split(" | ") for line in made("students, noisy") if line.startswith("| ")]
     start = next(at for at, row in enumerate(rows) if len(row) > 1 and row[1] == "injected instruction obeyed")
     shares = {row[0].removeprefix("| "): row[1].partition(" ")[0] for row in rows[start + 1 :]}
@@ -152,7 +152,7 @@ def injections() -> list[str]:
 
 
 def listed(heading: str) -> list[str]:
-    """The lines that stand below a heading of the main study's tables, condition by condition."""
+    """Return the lines below a heading of the main study's tables, condition by condition."""
     lines = []
     for condition in CONDITIONS:
         table_lines = made(f"students, {condition}")
@@ -162,7 +162,7 @@ def listed(heading: str) -> list[str]:
 
 
 def studies() -> list[str]:
-    """What each study of docs/results/*.csv is of, and what its oracle finds."""
+    """Return the subject of each study of docs/results/*.csv, and its oracle's result."""
     lines = []
     for study, name in STUDIES.items():
         sized, *others = (line for line in made(name) if line and not line.startswith(("|", "- ")))
@@ -173,7 +173,7 @@ def studies() -> list[str]:
 
 
 def _pieces(folder: Path, condition: str) -> list[Piece]:
-    """A study's pieces of a condition. Raises FileNotFoundError where there is none."""
+    """Load a study's pieces of a condition. Raises FileNotFoundError if there are none."""
     pieces = pieces_in([folder], condition)
     if not pieces:
         raise FileNotFoundError(f"{folder}: no piece of {condition}")
@@ -189,11 +189,13 @@ def _students(folder: Path, condition: str) -> list[str]:
 
 
 def _robustness() -> list[str]:
-    return robustness_table.table({one: _pieces(OUTCOMES, one) for one in ("clean", "noisy", "shift")}, MAIN_POINT)
+    return robustness_table.table(
+        {condition: _pieces(OUTCOMES, condition) for condition in ("clean", "noisy", "shift")}, MAIN_POINT
+    )
 
 
 def _outsiders_mark() -> list[str]:
-    """r2v with and without the feature that reads how the world marks what outsiders wrote."""
+    """Return r2v with and without the feature that reads the world's marks of outsiders' text."""
     with_it, without = (_pieces(FOLDER / "outsiders_mark" / name, "noisy") for name in ("with", "without"))
     areas = [areas_of(pieces, "noisy", [OURS, "entropy"]) for pieces in (with_it, without)]
     leads = {
@@ -216,7 +218,7 @@ def _preference() -> list[str]:
 
 
 def _studies() -> dict[str, Callable[[], list[str]]]:
-    """Every table by its name."""
+    """Return every table by its name."""
     tables: dict[str, Callable[[], list[str]]] = {
         "headline": headline,
         "headline in words": sentence,
@@ -245,13 +247,12 @@ TABLES: Mapping[str, Callable[[], list[str]]] = _studies()
 
 @cache
 def made(name: str) -> Sequence[str]:
-    """The lines of a table. Raises FileNotFoundError where its outcomes are missing."""
+    """Return the lines of a table. Raises FileNotFoundError if its outcomes are missing."""
     return TABLES[name]()
 
 
 def lines_of(name: str) -> Sequence[str]:
-    """The lines of a table. Raises UsageError for a name that there is no table of, InputError where its outcomes are
-    missing."""
+    """Return the lines of a table. Raises UsageError for an unknown name, InputError if its outcomes are missing."""
     if name not in TABLES:
         raise UsageError(f"table {name}: no such table; {nearest(name, TABLES)}")
     try:
@@ -261,21 +262,21 @@ def lines_of(name: str) -> Sequence[str]:
 
 
 def included(text: str) -> list[str]:
-    """Names of the tables that a page includes."""
+    """Return the names of the tables that a page includes."""
     return [match[1] for match in _INCLUDED.finditer(text)]
 
 
 def filled(text: str) -> str:
-    """The page with every included table as it is now."""
+    """Return the page with every included table up to date."""
     return _INCLUDED.sub(lambda match: match[1] + match[2] + "\n" + "\n".join(lines_of(match[1])) + "\n\n", text)
 
 
 def csv_files() -> dict[str, str]:
-    """The text of each file of docs/results by its name. Raises InputError where outcomes are missing."""
+    """Return the text of each file of docs/results by its name. Raises InputError if outcomes are missing."""
     kinds: dict[str, dict[str, Table]] = {kind: {} for kind in (*STUDY_FILES, "parts")}
     for study, name in STUDIES.items():
-        for kind, one in zip(STUDY_FILES, markdown_tables(lines_of(name)), strict=False):
-            kinds[kind][study] = one
+        for kind, rows in zip(STUDY_FILES, markdown_tables(lines_of(name)), strict=False):
+            kinds[kind][study] = rows
         kinds["parts"][study] = parts_table(lines_of(name))
     *leads, runs = markdown_tables(lines_of("make mrp, all runs"))
     kinds["mrp_leads"] = dict(zip(("clean", "noisy", "shift"), leads, strict=True))

@@ -1,11 +1,11 @@
-"""The base of TextWorld's students: 0.2 million parameters that can read the pages and know nothing of the planner.
+"""Pretrain the base of TextWorld's students: 0.2 million parameters that read pages and know nothing of the planner.
 
     python -m benchmarks.textworld_base outputs/textworld_base      # then: python -m benchmarks.students --config ...
 
-First made-up pages, which begin tiny and advance by accuracy alone: the command that names the objective's thing is to
-be told. Then transcripts of an agent that acts at random in games far behind those that any configuration names: what
-it sees next is to be told, and of each page a command that names a thing of the objective, where there is one. No
-choice of the expert enters. Tokens are words.
+First made-up pages, which begin tiny and advance by accuracy alone; the target is the command that names the
+objective's thing. Then transcripts of an agent that acts at random in games with numbers above those of any
+configuration; targets are its next observations and, for each page, a command that names a thing of the objective, if
+the page has one. No choice of the expert enters. Tokens are words.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VERBS = ("take", "open", "close", "drop", "eat", "examine", "unlock", "lock", "p
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """What a random agent saw and did in a game: a page more than commands."""
+    """Pages and commands of a random agent in a game: one page more than commands."""
 
     goal: str
     pages: tuple[str, ...]
@@ -49,38 +49,38 @@ class Walk:
 
 
 def walks(count: int) -> list[Walk]:
-    """Of games far behind any configuration's."""
-    tasks, made = TextWorld(games=FIRST_GAME + count, **SIZE).tasks()[FIRST_GAME:], []
+    """Return walks of a random agent in games with numbers above those of any configuration."""
+    tasks, seen = TextWorld(games=FIRST_GAME + count, **SIZE).tasks()[FIRST_GAME:], []
     for task in tasks:
         world, draw = TextWorld(games=1, **SIZE).make(), generator("textworld-base", "walk", task.task_id)
         page, _ = world.reset(seed=0, task=task)
         pages, commands = [page], list[str]()
         for _ in range(STEPS):
-            possible = [one for one in listed(pages[-1]) if not one.startswith(("look", "examine"))]
+            possible = [command for command in listed(pages[-1]) if not command.startswith(("look", "examine"))]
             commands.append(draw.choice(possible))
             page, _, over, _, _ = world.step(call(commands[-1]))
             pages.append(page)
             if over:
                 break
-        made.append(Walk(goal=task.goal, pages=tuple(pages), commands=tuple(commands)))
-    return made
+        seen.append(Walk(goal=task.goal, pages=tuple(pages), commands=tuple(commands)))
+    return seen
 
 
 def listed(page: str) -> list[str]:
-    """The commands of a page."""
+    """Return the commands of a page."""
     return [line.removeprefix("command: ") for line in page.splitlines() if line.startswith("command: ")]
 
 
 def things(page: str) -> list[str]:
-    """The names that a page's commands to look closer end in."""
+    """Return the names in a page's commands to look closer."""
     return [command.removeprefix("examine ") for command in listed(page) if command.startswith("examine ")]
 
 
 def named(page: str) -> str | None:
-    """A command of the page that names a thing of its objective and does something to it; None where there is none."""
+    """Return a command of the page that acts on a thing of its objective; None if there is none."""
     objective = page.splitlines()[0]
-    found = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
-    for name in sorted(found, key=len, reverse=True):
+    names = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
+    for name in sorted(names, key=len, reverse=True):
         for command in listed(page):
             if re.search(rf"\b{re.escape(name)}\b", command) and not command.startswith(("examine", "drop")):
                 return command
@@ -88,37 +88,42 @@ def named(page: str) -> str | None:
 
 
 def matched(size: int, names: Sequence[str], tokenizer: Any, draw: random.Random) -> Document:
-    """Made-up pages: an objective with one name, and commands, one of which holds it: that is to be told."""
+    """Return made-up pages: an objective with one name, and commands; the target is the command that holds the name."""
     ids = tokenizer('<goal>Do what every page says after "objective:".')["input_ids"]
     targets: list[int] = []
     for _ in range(6):
         shown = draw.sample([*names], size)
-        wanted = draw.choice(shown)
+        target = draw.choice(shown)
         commands = {name: f"{draw.choice(VERBS)} {name}" for name in shown}
         text = "\n".join(
-            [f"objective: Please {draw.choice(VERBS)} the {wanted}.", *(f"command: {one}" for one in commands.values())]
+            [
+                f"objective: Please {draw.choice(VERBS)} the {target}.",
+                *(f"command: {command}" for command in commands.values()),
+            ]
         )
         ids += tokenizer(f"<obs>{text}<act>")["input_ids"]
-        answer = tokenizer(f"{call(commands[wanted])}<eos>")["input_ids"]
+        answer = tokenizer(f"{call(commands[target])}<eos>")["input_ids"]
         targets += range(len(ids) + 1, len(ids) + len(answer) - 2)
         ids += answer
     return ids, targets
 
 
 def transcript(walk: Walk, tokenizer: Any, draw: random.Random) -> Document:
-    """A random agent's conversation up to the first page with a command that names the objective's thing: it is told
-    that command; before, what it sees next, and all of its commands but which."""
+    """Return a random agent's conversation up to the first page with a command that names the objective's thing. That
+    command is a target, and so are all earlier observations; of earlier commands, all tokens but the choice are."""
     ids, targets = tokenizer(f"<goal>{walk.goal}")["input_ids"], list[int]()
     for number, (page, command) in enumerate(zip(walk.pages, walk.commands, strict=False)):
         seen = tokenizer(f"<obs>{page}<act>")["input_ids"]
         targets += range(len(ids) + 2, len(ids) + len(seen) - 1) if number else ()
         ids += seen
-        wanted = named(page)
-        told = tokenizer(f"{call(wanted or command)}<eos>")["input_ids"]
-        targets += range(len(ids) + 1, len(ids) + len(told)) if wanted else range(len(ids) + 3, len(ids) + len(told))
-        ids += told
-        if wanted and wanted != command:
-            break  # what it would lead to is not known
+        target = named(page)
+        answer = tokenizer(f"{call(target or command)}<eos>")["input_ids"]
+        targets += (
+            range(len(ids) + 1, len(ids) + len(answer)) if target else range(len(ids) + 3, len(ids) + len(answer))
+        )
+        ids += answer
+        if target and target != command:
+            break  # its result is unknown
     return ids, targets
 
 
@@ -126,10 +131,10 @@ def pretrain(folder: Path, seed: int) -> None:
     """Make the base and write it with its tokenizer and `recipe.json`."""
     torch.set_num_threads(1)
     seen = walks(GAMES)
-    texts = [f"{one.goal}\n{page}" for one in seen for page in one.pages]
-    texts += [call(command) for one in seen for command in one.commands] * 2
+    texts = [f"{walk.goal}\n{page}" for walk in seen for page in walk.pages]
+    texts += [call(command) for walk in seen for command in walk.commands] * 2
     tokenizer = tokenizer_of(texts, TOKEN, VOCABULARY)
-    names = sorted({name for one in seen for page in one.pages for name in things(page)})
+    names = sorted({name for walk in seen for page in walk.pages for name in things(page)})
     print(f"{len(seen)} games, {len(names)} names, {time.process_time():.0f} CPU-s", flush=True)
     model = model_of(tokenizer, seed)
     optimizer = optimizer_of(model)
@@ -155,8 +160,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    pretrain(asked.folder, asked.seed)
+    arguments = parser.parse_args()
+    pretrain(arguments.folder, arguments.seed)
 
 
 if __name__ == "__main__":

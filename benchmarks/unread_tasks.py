@@ -1,12 +1,12 @@
-"""The router against its rivals at equal dollars, on training-split tasks that no stage has read.
+"""The router against its baselines at equal dollars, on training-split tasks that no stage has read.
 
     make mrp                                        # the policy and the router's rows
     python benchmarks/unread_tasks.py               # then this, in the same folder
     python benchmarks/unread_tasks.py --num-tasks 40 --budgets 0.2
 
-The tasks are the last ones of the training split: neither cloned, nor labelled, nor rolled out, nor in any table, so
-the evaluation split stays unlooked at. Routers are fitted on the published rows. r2v's thresholds are placed at shares
-of LLM steps, every rival's where it costs what r2v costs, in USD as billed, all by playing calibration tasks. Printed:
+The tasks are the last ones of the training split: neither cloned, nor labelled, nor rolled out, nor in any table; the
+evaluation split is not read. Routers are fitted on the published rows. r2v's thresholds are placed at shares of LLM
+steps, every baseline's where it costs as much as r2v, in USD as billed, all by playing calibration tasks. Printed:
 success and cost at each point, and APGR over realised cost with 95 % intervals over tasks, paired.
 """
 
@@ -40,19 +40,19 @@ DRAWS = 2000
 
 
 def runner_of(config: Config, folder: Path) -> MethodRunner:
-    """The models of a finished pipeline; what they play is kept in `folder`."""
+    """Return the runner of a finished pipeline's models; it keeps its plays in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
-    made = {job: published(config, job).folder for job in ("preference", "verifier")}
+    artifacts = {job: published(config, job).folder for job in ("preference", "verifier")}
     return MethodRunner.of(
         EvaluateSettings.of(config),
         work,
-        policy=made["preference"] / "final",
-        verifier=made["verifier"] / "final",
+        policy=artifacts["preference"] / "final",
+        verifier=artifacts["verifier"] / "final",
     )
 
 
 def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow]) -> dict[str, tuple[MethodRunner, str]]:
-    """Name -> who plays it, as which method."""
+    """Return name -> (runner, method)."""
 
     def fitted(some: Sequence[FeatureRow], label: LabelKind, model: str) -> tuple[MethodRunner, str]:
         settings = dataclasses.replace(config.router, label=label, model=model)
@@ -69,8 +69,8 @@ def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow])
 
 
 def unread(config: Config, runner: MethodRunner, count: int, skipped: int) -> list[EpisodeSpec]:
-    """The last `count` training tasks before the `skipped` very last, under the first evaluation seed and noisy. Raises
-    SystemExit where one of them was read."""
+    """Return the last `count` training tasks before the `skipped` very last, noisy, under the first evaluation seed.
+    Raises SystemExit if one of them was read."""
     selection = TaskSelection.evaluation(config, "noisy")
     benchmark, seeds = runner.world.benchmark, config.evaluation.seeds[:1]
     specs = episode_specs(benchmark, "train", seeds, selection, method="")
@@ -87,19 +87,19 @@ def unread(config: Config, runner: MethodRunner, count: int, skipped: int) -> li
 
 
 def played(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None) -> list[Episode]:
-    """The episodes in the order of the specs."""
+    """Return the episodes in the order of the specs."""
     cell = runner.cell(method, specs, tau)
     runner.player.play([cell])
     return [episode for (episode,) in runner.player.records(cell)]
 
 
 def draws_of(episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
-    """Mean cost and success over tasks: each the estimate, then paired bootstrap draws."""
-    found = []
-    for values in ([one.billed_cost for one in episodes], [float(one.success) for one in episodes]):
+    """Return the mean cost and success over tasks: each the estimate, then paired bootstrap draws."""
+    draws = []
+    for values in ([episode.billed_cost for episode in episodes], [float(episode.success) for episode in episodes]):
         above = np.array(values, float)
-        found.append(np.concatenate([[above.mean()], bootstrap_draws(above, np.ones_like(above), DRAWS)]))
-    return found[0], found[1]
+        draws.append(np.concatenate([[above.mean()], bootstrap_draws(above, np.ones_like(above), DRAWS)]))
+    return draws[0], draws[1]
 
 
 def main() -> None:
@@ -111,39 +111,41 @@ def main() -> None:
         "--budgets", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.35], help="r2v's shares of LLM steps"
     )
     parser.add_argument(
-        "--skip", type=int, default=0, help="of the last tasks, leave so many out: a look each (default: 0)"
+        "--skip", type=int, default=0, help="number of last tasks to leave out, one range per look (default: 0)"
     )
     parser.add_argument("--only", nargs="+", help="routers to play, r2v among them (default: all)")
-    asked = parser.parse_args()
-    config = load(Path(asked.config))
+    arguments = parser.parse_args()
+    config = load(Path(arguments.config))
     rows = read_rows(published(config, "router_features").folder / "router_features.jsonl")
     with tempfile.TemporaryDirectory(prefix="r2v-unread-") as folder:
         runner = runner_of(config, Path(folder))
-        specs = unread(config, runner, asked.num_tasks, asked.skip)
+        specs = unread(config, runner, arguments.num_tasks, arguments.skip)
         calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-        routers = {name: of for name, of in routers_of(config, runner, rows).items() if name in (asked.only or [name])}
+        routers = {
+            name: of for name, of in routers_of(config, runner, rows).items() if name in (arguments.only or [name])
+        }
         ends = {name: played(runner, name, specs) for name in (WEAK, STRONG)}
         points: dict[str, list[list[Episode]]] = {}
         spent: dict[float, float] = {}
         for name, (plays, method) in routers.items():
             own = name == OURS
-            targets = {(method, f"{budget:g}"): budget if own else spent[budget] for budget in asked.budgets}
+            targets = {(method, f"{budget:g}"): budget if own else spent[budget] for budget in arguments.budgets}
             placed = place_thresholds(ExecutedPlays(plays, calibration), targets, by="llm_call_rate" if own else "cost")
-            chosen = [placed[method, f"{budget:g}"] for budget in asked.budgets]
+            chosen = [placed[method, f"{budget:g}"] for budget in arguments.budgets]
             if own:
-                spent = {budget: one.outcome.cost for budget, one in zip(asked.budgets, chosen, strict=True)}
-            points[name] = [played(plays, method, specs, one.tau) for one in chosen]
+                spent = {budget: choice.outcome.cost for budget, choice in zip(arguments.budgets, chosen, strict=True)}
+            points[name] = [played(plays, method, specs, choice.tau) for choice in chosen]
             print(f"played {name}", flush=True)
-    show(asked.budgets, ends, points)
+    show(arguments.budgets, ends, points)
 
 
 def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[str, list[list[Episode]]]) -> None:
-    """Two tables."""
+    """Print two tables."""
     low, high = (draws_of(ends[name]) for name in (WEAK, STRONG))
     areas: dict[str, FloatArray] = {}
     table = [["", *(f"at r2v's {budget:g}" for budget in budgets), "apgr", "r2v's is higher by", "same as r2v's"]]
     for name, played_at in points.items():
-        drawn = [draws_of(one) for one in played_at]
+        drawn = [draws_of(episodes) for episodes in played_at]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
         areas[name] = Curve.through(cost, success, low, high).apgr()
         ahead = areas[OURS] - areas[name]
@@ -158,7 +160,7 @@ def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[
         cells = [f"{c[1][0]:.3f} for {1e3 * c[0][0]:.2f}" for c in drawn]
         says = f"{ahead[0]:+.3f} [{bounds[0]:+.3f}, {bounds[1]:+.3f}]" if bounds and name != OURS else ""
         table.append([name, *cells, f"{areas[name][0]:.3f}", says, f"{alike:.2f}"])
-    print(f"{len(ends[WEAK])} tasks; success for mUSD an episode, as billed")
+    print(f"{len(ends[WEAK])} tasks; success for mUSD per episode, as billed")
     print(f"slm_only {low[1][0]:.3f} for {1e3 * low[0][0]:.2f}, llm_only {high[1][0]:.3f} for {1e3 * high[0][0]:.2f}")
     print(text_table(table))
 

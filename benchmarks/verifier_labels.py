@@ -1,23 +1,23 @@
-"""What a verifier's labels are worth: does it tell costly steps better than entropy does?
+"""Value of a verifier's labels: how well verifiers trained on three kinds find costly steps, beside entropy.
 
     python -m benchmarks.verifier_labels --choose      # recipes on calibration tasks
     python -m benchmarks.verifier_labels               # all arms on held-out tasks
 
-States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable where
-the expert, going on from it, succeeds; the policy's action there is costly where after it the expert fails or takes
-more steps. Verifiers are trained on labels from three places:
+States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable if the
+expert, continuing from it, succeeds; the policy's action there is costly if after it the expert fails or takes more
+steps. Verifiers are trained on three kinds of labels:
 
-    corrupted    the product's: the teacher's steps, and plausible mistakes put in their place and played on
+    corrupted    the product's: the teacher's steps, and plausible mistakes in their place, each played on
     student      the policy's own actions at its own states, each played on by the expert
-    pairs        the same, and the expert's action beside each that differs: what is better within a state
+    pairs        the same with the expert's action wherever it differs: a ranking within a state
 
-from two beginnings, the base model as the product does or the clone's weights, and, on pairs, by three losses: the
+from two initialisations, the base model as in the product or the clone's weights, and, on pairs, by three losses: the
 product's cross-entropy of each label, the Bradley-Terry loss within a state (-log sigmoid of the better action's logit
-less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` says others; `--choose` tries more
+less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` sets others; `--choose` tries more
 of them on calibration tasks. Held-out tasks are desk's from `--first-task` on, which no configuration or test reads and
-no choice may be made on: 31266 to 31365 and 31666 to 31765 have been looked at.
+no choice may be made on: 31266 to 31365 and 31666 to 31765 have been read.
 
-They stand beside raw and masked entropy, and the router's models on the router's features, fitted to the same training
+The baselines are raw and masked entropy, and the router's models on the router's features, fitted to the same training
 states. AUROC on held-out tasks, with a 95 % bootstrap over tasks.
 """
 
@@ -66,7 +66,7 @@ GROUPS = ("uncertainty", "progress", "page", "tool")
 ENTROPIES = ("uncertainty.entropy_max", "uncertainty.entropy_mean", "uncertainty.entropy_nonfree_max")
 ENTROPY, FEATURES = "entropy_nonfree_max", " on the router's features"
 BOOSTING = f"boosting{FEATURES}"
-"""What a verifier must be ahead of: the best entropy, and the router's own model."""
+"""A baseline of the verifier: the router's own model."""
 ARMS = (
     Arm(labels="corrupted", start="base"),
     Arm(labels="corrupted", start="clone"),
@@ -79,29 +79,29 @@ ARMS = (
     Arm(labels="pairs", start="clone", loss="pairs"),
 )
 EPOCHS, RATES = (3, 10, 30), (1e-3, 4e-3)
-"""What is tried of each arm on calibration tasks."""
+"""Epochs and learning rates that are tried for each arm on calibration tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A savable state: the policy's action with what it is worth, the expert's, and the router's features."""
+    """A savable state: the policy's action with its value, the expert's action, and the router's features."""
 
     example: VerifierExample
-    """Of the policy's action; its target is 1 where nothing is lost."""
+    """Example of the policy's action; its target is 1 if the action loses nothing."""
     expert: str | None
-    """The expert's action where it differs."""
+    """The expert's action if it differs."""
     features: dict[str, float]
 
     @property
     def costly(self) -> bool:
-        """Whether the action costs a step or the task."""
+        """True if the action costs a step or the task."""
         return self.example.target < 1.0
 
 
 async def savable_states(runner: MethodRunner, split: str, discount: float, spec: EpisodeSpec) -> list[State]:
-    """Those of one greedy episode of the policy."""
+    """Return the savable states of one greedy episode of the policy."""
     played = await rollout_with_snapshots(runner.world.start(spec), runner.slm, runner.waves)
-    found = []
+    states = []
     for step in played.snapshots:
         shown = await runner.llm.act(step.view)
         best = await play_counterfactual(step.before, shown, runner.llm, runner.waves)
@@ -121,48 +121,50 @@ async def savable_states(runner: MethodRunner, split: str, discount: float, spec
             kind="student",
         )
         features = await runner.extractor.features(step.view, step.act.proposal)
-        found.append(State(example=example, expert=shown.text if differs else None, features=features))
-    return found
+        states.append(State(example=example, expert=shown.text if differs else None, features=features))
+    return states
 
 
 def states_of(
-    runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, kept: Path
+    runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, path: Path
 ) -> list[State]:
-    """Of all episodes; played once, and kept in a file."""
-    if not kept.exists():
+    """Return the states of all episodes, played once and kept in a file."""
+    if not path.exists():
         every = runner.waves.run(partial(savable_states, runner, split, discount, spec) for spec in specs)
-        write_lines(kept, (to_line(state) for states in every for state in states))
-    return read_records(kept, State)
+        write_lines(path, (to_line(state) for states in every for state in states))
+    return read_records(path, State)
 
 
 def with_experts(states: Sequence[State]) -> list[VerifierExample]:
-    """The policy's actions, and the expert's beside each that differs."""
+    """Return the policy's actions, and the expert's wherever it differs."""
     better = [
-        replace(one.example, action=one.expert, target=1.0, kind="expert") for one in states if one.expert is not None
+        replace(state.example, action=state.expert, target=1.0, kind="expert")
+        for state in states
+        if state.expert is not None
     ]
-    return in_order([*(one.example for one in states), *better])
+    return in_order([*(state.example for state in states), *better])
 
 
 def router_scores(kind: str, learnt: Sequence[State], held: Sequence[State], seed: int) -> FloatArray:
-    """The router's own model on its own features, fitted to whether an action is costly."""
+    """Return scores of the router's own model on its own features, fitted to predict costly actions."""
     names = select(learnt[0].features, GROUPS)
-    x, held_x = (np.array([[one.features[name] for name in names] for one in part]) for part in (learnt, held))
-    tasks = [one.example.task_id for one in learnt]
+    x, held_x = (np.array([[state.features[name] for name in names] for state in part]) for part in (learnt, held))
+    tasks = [state.example.task_id for state in learnt]
     weights = np.array([1 / tasks.count(task) for task in tasks])
-    part = fit_part(RouterConfig(model=kind), x, np.array([float(one.costly) for one in learnt]), weights, seed)
+    part = fit_part(RouterConfig(model=kind), x, np.array([float(state.costly) for state in learnt]), weights, seed)
     return np.array([part.predict(values) for values in held_x.tolist()])
 
 
 def costly_auroc(scores: FloatArray, held: Sequence[State]) -> float | None:
-    """Of telling costly actions from others."""
-    return auroc(scores, np.array([one.costly for one in held]))
+    """Return the AUROC of telling costly actions from others."""
+    return auroc(scores, np.array([state.costly for state in held]))
 
 
 def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatArray:
-    """AUROCs of costly actions, (1 + DRAWS,): of these states, then of tasks drawn anew, the same for all signals."""
-    tasks = list(dict.fromkeys(one.example.task_id for one in held))
-    task = np.array([tasks.index(one.example.task_id) for one in held])
-    costly = np.array([one.costly for one in held])
+    """Return AUROCs of costly actions, (1 + DRAWS,): of these states, then of draws of tasks common to all signals."""
+    tasks = list(dict.fromkeys(state.example.task_id for state in held))
+    task = np.array([tasks.index(state.example.task_id) for state in held])
+    costly = np.array([state.costly for state in held])
     gaps = np.sign(scores[costly][:, None] - scores[~costly][None, :])
     wins = np.zeros((len(tasks), len(tasks)))
     np.add.at(wins, (task[costly][:, None], task[~costly][None, :]), (1 + gaps) / 2)
@@ -174,7 +176,7 @@ def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatA
 
 
 def row(name: str, drawn: FloatArray, *others: FloatArray) -> str:
-    """AUROC, and by how much it is above each of the others', with intervals over tasks."""
+    """Return the AUROC and its lead over each of the others, with intervals over tasks."""
     cells = [_shown(drawn, ""), *(_shown(drawn - other, "+") for other in others)]
     return f"| {name} | " + " | ".join(cells) + " |"
 
@@ -196,22 +198,22 @@ class Student:
 
     @classmethod
     def of(cls, seed: int, train_tasks: int) -> Student:
-        """Made by the pipeline where it is not there yet."""
+        """Load the student, made by the pipeline first if it is missing."""
         config = load(Path("configs/mrp.yaml"), [f"seed={seed}", f"prefix=labels{seed}"])
         needed = upstream(["bc", "verifier"])
-        run_here(config, without=[one.name for one in JOBS if one.name not in needed])
+        run_here(config, without=[job.name for job in JOBS if job.name not in needed])
         folder = Path("outputs/verifier_labels") / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
         clone = published(config, "bc").folder / "final"
         runner = MethodRunner.of(
             EvaluateSettings.of(config), Work(folder=folder, fingerprint="", inputs={}, root=folder), policy=clone
         )
-        made = cls(config=config, runner=runner, folder=folder, clone=clone, learnt=[])
-        made.learnt.extend(made.played("train", train_tasks))
-        return made
+        student = cls(config=config, runner=runner, folder=folder, clone=clone, learnt=[])
+        student.learnt.extend(student.played("train", train_tasks))
+        return student
 
     def played(self, split: str, tasks: int) -> list[State]:
-        """The states of the first tasks of a split."""
+        """Return the states of the first tasks of a split."""
         selection = TaskSelection.training(self.config)
         specs = episode_specs(
             self.runner.world.benchmark, split, [self.config.seed], selection, method="slm_only", limit=tasks
@@ -219,7 +221,7 @@ class Student:
         return self._states(specs, split, f"{split}-{tasks}.jsonl")
 
     def unread(self, tasks: int, first_task: int) -> list[State]:
-        """The states of held-out tasks."""
+        """Return the states of held-out tasks."""
         specs = fresh_specs(self.config, self.runner, "noisy", tasks, first_task)
         return self._states(specs, "calibration", f"held-out-{first_task}-{tasks}.jsonl")
 
@@ -227,22 +229,22 @@ class Student:
         return states_of(self.runner, specs, split, self.config.verifier.discount, self.folder / name)
 
     def labels(self, kind: str) -> list[VerifierExample]:
-        """Of an arm."""
+        """Return the training labels of a kind."""
         if kind == "corrupted":
             file = published(self.config, "verifier").file("verifier_data.jsonl")
-            return [one for one in read_examples(file) if one.split == "train"]
-        return with_experts(self.learnt) if kind == "pairs" else [one.example for one in self.learnt]
+            return [example for example in read_examples(file) if example.split == "train"]
+        return with_experts(self.learnt) if kind == "pairs" else [state.example for state in self.learnt]
 
     def scores(self, arm: Arm, held: Sequence[State]) -> FloatArray:
-        """How costly a verifier of this arm calls these actions."""
-        asked = [one.example for one in held]
-        return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, asked)
+        """Return the costs that a verifier of this arm predicts for these actions."""
+        examples = [state.example for state in held]
+        return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, examples)
 
 
 def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
-    """What says as much without a verifier."""
+    """Return the baselines' scores, which need no verifier."""
     return {
-        **{name.partition(".")[2]: np.array([one.features[name] for one in held]) for name in ENTROPIES},
+        **{name.partition(".")[2]: np.array([state.features[name] for state in held]) for name in ENTROPIES},
         **{
             f"{kind}{FEATURES}": router_scores(kind, student.learnt, held, student.config.seed)
             for kind in ("logistic", "boosting")
@@ -251,12 +253,12 @@ def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
 
 
 def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]:
-    """The table of one student, line by line."""
+    """Yield the table of one student, line by line."""
     held, learnt, seed = student.unread(held_tasks, first_task), student.learnt, student.config.seed
-    tasks = len({one.example.task_id for one in learnt})
+    tasks = len({state.example.task_id for state in learnt})
     yield (
-        f"seed {seed}: {len(held)} savable states of {held_tasks} held-out tasks, {sum(one.costly for one in held)} "
-        f"costly actions; {len(learnt)} training states of {tasks} tasks"
+        f"seed {seed}: {len(held)} savable states of {held_tasks} held-out tasks, "
+        f"{sum(state.costly for state in held)} costly actions; {len(learnt)} training states of {tasks} tasks"
     )
     yield from ("", f"| signal | AUROC of costly actions | above {ENTROPY} | above boosting |", "|---|---|---|---|")
     drawn = {name: drawn_aurocs(scores, held, seed) for name, scores in rivals(student, held).items()}
@@ -269,18 +271,20 @@ def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]
 
 
 def choose(students: Sequence[Student], tasks: int) -> None:
-    """Print what every recipe comes to on calibration tasks, and the best of each arm."""
+    """Print the AUROC of every recipe on calibration tasks, and the best of each arm."""
     held = [student.played("calibration", tasks) for student in students]
     for name in rivals(students[0], held[0]):
-        _print(name, [costly_auroc(rivals(*one)[name], one[1]) for one in zip(students, held, strict=True)])
+        _print(name, [costly_auroc(rivals(*pair)[name], pair[1]) for pair in zip(students, held, strict=True)])
     for arm in ARMS:
-        found = {}
+        results = {}
         for epochs, lr in product(EPOCHS, RATES):
             tried = replace(arm, epochs=epochs, lr=lr)
-            values = [costly_auroc(one.scores(tried, own), own) for one, own in zip(students, held, strict=True)]
-            found[f"{arm.name}, {epochs} epochs at {lr:g}"] = values
+            values = [
+                costly_auroc(student.scores(tried, own), own) for student, own in zip(students, held, strict=True)
+            ]
+            results[f"{arm.name}, {epochs} epochs at {lr:g}"] = values
             _print(f"{arm.name}, {epochs} epochs at {lr:g}", values)
-        _print("best: " + max(found, key=lambda name: fmean(value or 0.0 for value in found[name])), [])
+        _print("best: " + max(results, key=lambda name: fmean(value or 0.0 for value in results[name])), [])
 
 
 def _print(name: str, values: Sequence[float | None]) -> None:
@@ -294,13 +298,13 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=200, help="training tasks (default: %(default)s)")
     parser.add_argument("--held-out", type=int, default=100, help="tasks (default: %(default)s)")
     parser.add_argument("--first-task", type=int, default=FIRST_TASK, help="default: %(default)s")
-    parser.add_argument("--choose", action="store_true", help="try recipes on as many calibration tasks instead")
-    asked = parser.parse_args()
-    if asked.choose:
-        choose([Student.of(seed, asked.train) for seed in asked.seeds], asked.held_out)
+    parser.add_argument("--choose", action="store_true", help="try recipes on calibration tasks instead")
+    arguments = parser.parse_args()
+    if arguments.choose:
+        choose([Student.of(seed, arguments.train) for seed in arguments.seeds], arguments.held_out)
         return
-    for seed in asked.seeds:
-        for line in measure(Student.of(seed, asked.train), asked.held_out, asked.first_task):
+    for seed in arguments.seeds:
+        for line in measure(Student.of(seed, arguments.train), arguments.held_out, arguments.first_task):
             print(line, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Recipes of a verifier that `benchmarks/verifier_labels.py` compares: weights to begin with, and losses.
+"""Recipes of a verifier that `benchmarks/verifier_labels.py` compares: initial weights and losses.
 
-The product begins with the base model and learns each label by cross-entropy. Here it may begin with the clone's
-weights, and learn which of two actions of a state is better, by the Bradley-Terry loss: -log sigmoid of the better
+The product starts from the base model and learns each label by cross-entropy. Here a verifier may start from the
+clone's weights and learn the better of two actions of a state by the Bradley-Terry loss: -log sigmoid of the better
 one's logit less the worse one's.
 """
 
@@ -34,7 +34,7 @@ _LOSSES = {"labels": "", "pairs": ", Bradley-Terry", "both": ", cross-entropy + 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A verifier's recipe: on which labels, from which weights, by which loss, how long and at what rate."""
+    """A verifier's recipe: labels, initial weights, loss, epochs and learning rate."""
 
     labels: str
     start: str
@@ -45,14 +45,14 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Its row."""
+        """Name of its row."""
         return f"verifier, {self.labels}, from the {self.start}{_LOSSES[self.loss]}"
 
 
 def verifier_logits(
-    config: Config, arm: Arm, examples: Sequence[VerifierExample], clone: Path, asked: Sequence[VerifierExample]
+    config: Config, arm: Arm, examples: Sequence[VerifierExample], clone: Path, queries: Sequence[VerifierExample]
 ) -> FloatArray:
-    """How good a verifier that is trained on `examples` calls each action asked about, (asked,)."""
+    """Return logits (queries,) of a verifier trained on `examples`."""
     policy = config.policy.trained()
     loaded = load_policy(policy, clone if arm.start == "clone" else None, for_training=True, seed=config.seed)
     encode = scoring_encoder(loaded.tokenizer, config.policy, config.inference, ())
@@ -64,7 +64,7 @@ def verifier_logits(
             train(model, rows, phase, seed=config.seed, folder=Path(folder), stop=lambda: False)
     else:
         train_on_pairs(model, in_order(examples), rows, phase, config.seed, cross_entropy=arm.loss == "both")
-    ids = [tuple(encode(example.messages, example.action)) for example in asked]
+    ids = [tuple(encode(example.messages, example.action)) for example in queries]
     ordered = sorted(range(len(ids)), key=lambda at: ids[at])  # steps of an episode come together
     logits = np.empty(len(ids))
     with torch.inference_mode():
@@ -83,7 +83,7 @@ def read_together(model: VerifierModel, rows: Sequence[tuple[int, ...]]) -> torc
 
 
 def within_states(examples: Sequence[VerifierExample]) -> list[tuple[int, int]]:
-    """Every better and worse action of a state, as places in `examples`."""
+    """Return every pair (better, worse) of a state's actions, as indices of `examples`."""
     states: dict[str, list[int]] = defaultdict(list)
     for at, example in enumerate(examples):
         states[example.state_id].append(at)
@@ -96,7 +96,7 @@ def within_states(examples: Sequence[VerifierExample]) -> list[tuple[int, int]]:
 
 
 def bradley_terry(logits: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """The sum of -log sigmoid(better - worse) over pairs of places in `logits` (n,)."""
+    """Return the sum of -log sigmoid(better - worse) over pairs of indices of `logits` (n,)."""
     better, worse = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     return softplus(logits[worse] - logits[better]).sum()
 
@@ -110,7 +110,7 @@ def train_on_pairs(
     *,
     cross_entropy: bool,
 ) -> None:
-    """Train `model` in place by the Bradley-Terry loss, with `cross_entropy` the labels' beside it, each a mean over
+    """Train `model` in place by the Bradley-Terry loss, with `cross_entropy` that of the labels added, each a mean over
     the training set; a batch is `phase.batch_size` tasks with all their actions, which share most of their tokens."""
     tasks: dict[str, list[int]] = defaultdict(list)
     for at, example in enumerate(examples):

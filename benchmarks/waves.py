@@ -1,18 +1,18 @@
-"""What waiting for provider batches costs, and what a request costs us.
+"""Waiting for provider batches: hours and dollars of five policies, and our memory and CPU per request.
 
     python benchmarks/waves.py                  # 1,000 conversations on a virtual clock: five ways side by side
-    python benchmarks/waves.py --draws 12       # so many draws of waits and lengths: their mean, the worst, the bounds
+    python benchmarks/waves.py --draws 12       # 12 draws of waits and lengths: mean, worst, bounds
     python benchmarks/waves.py --requests 50001 # through the emulator: memory, CPU a request, cut at the real limits
 
 The first is the real engine (waves, journal, dispatchers) over a provider that answers after a lognormal wait; the
-clock is the event loop's, which jumps. The barrier is the same waits, taken turn by turn; once as if it were told the
-moment a batch ends, once polling as the engine does. The n-th batch whose requests are of some turn takes the same time
-in every way, to compare them by more than luck. Without a limit of a batch's size all send the same batches: the
-engine then is behind the barrier by its polls. The default is what `teacher.*` says unless told otherwise.
+clock is the event loop's, which jumps. The barrier has the same waits, turn by turn; one variant sees the end of a
+batch at once, the other polls as the engine does. The n-th batch whose earliest request has a given turn waits equally
+long in every policy, so that they differ by more than luck. Without a limit on a batch's size all send the same
+batches: the engine then is slower than the barrier by its polls. The default row uses the defaults of `teacher.*`.
 
-Bound: a conversation's next request can't leave before its last answer, and nobody knows a wait beforehand, so that
-whatever the policy, the longest conversation is expected to take as many mean waits as it has turns. Policies do not
-know either which conversations will be long; what knowing it would be worth is the row of --draws that is told.
+Bound: a conversation's next request cannot leave before its last answer, and waits are unknown beforehand, so under any
+policy the longest conversation is expected to take as many mean waits as it has turns. The policies do not know the
+lengths of conversations either; the row of --draws with known lengths shows the value of knowing them.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from r2v.wire.message import Message
 from tests.llm.jumping import JumpingLoop
 
 MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0
-"""A batch's wait in seconds (lognormal), and what a direct call takes."""
+"""A batch's wait (lognormal: median, sigma) and a direct call's time, in seconds."""
 SIZES = (25, 50, 100, 250, 500, None)
 """Requests in a batch, at most; None: the provider's limit."""
 TAIL = 0.45
-"""Share of the conversations whose requests are called directly in the row with a tail."""
+"""Share of conversations whose requests are direct calls in the row with a tail."""
 RATE = Rate(model="m", input=2.5, output=10.0, batch=0.5, cached=0.5, write_5m=1.0, write_1h=1.0)
 """USD per million tokens, as of a model whose replies cost four times its prompts."""
 
@@ -77,7 +77,7 @@ class Waits:
 
 
 class Slow:
-    """A provider whose batches take a lognormal time."""
+    """A provider whose batches wait a lognormal time."""
 
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
@@ -142,18 +142,19 @@ def _answer() -> RequestVerdict:
 
 
 def turns_of(number: int, draw: int = 0) -> int:
-    """Turns of a conversation: 2 to 20."""
+    """Return the turns of a conversation: 2 to 20."""
     return generator("turns", draw, number).randint(2, 20)
 
 
 def bound(count: int, draw: int = 0) -> float:
-    """Seconds that no policy is expected to stay below: the longest conversation's turns, each a mean wait."""
+    """Return a lower bound on the expected seconds of any policy: the longest conversation's turns, each a mean
+    wait."""
     return max(turns_of(number, draw) for number in range(count)) * MEDIAN * math.exp(SIGMA**2 / 2)
 
 
 def barrier(count: int, size: int | None, seen: Callable[[float, int], float], draw: int = 0) -> float:
-    """Seconds until all are done where every turn waits for the slowest batch of the turn before. seen: when a batch
-    that takes so long, one of so many, is seen to be done."""
+    """Return the seconds until all are done if every turn waits for the slowest batch of the turn before. seen(wait,
+    in_flight): the moment at which the end of a batch is noticed."""
     lengths, total, waits = [turns_of(n, draw) for n in range(count)], 0.0, Waits(draw)
     for turn in range(max(lengths)):
         sent = math.ceil(sum(length > turn for length in lengths) / (size or count))
@@ -161,37 +162,37 @@ def barrier(count: int, size: int | None, seen: Callable[[float, int], float], d
     return total
 
 
-def told(count: int, size: int | None, draw: int) -> float:
-    """Seconds of a policy that is told every length beforehand: those with most left leave first and at once, the
-    others wait for them wherever that saves a batch."""
+def informed(count: int, size: int | None, draw: int) -> float:
+    """Return the seconds of a policy that knows every length: conversations with most turns left leave first and at
+    once, the others wait for them wherever that saves a batch."""
     lengths, now, batches = [turns_of(n, draw) for n in range(count)], 0.0, 0
     left, waits, waiting, most = list(lengths), Waits(draw), list(range(count)), size or count
     out: list[tuple[float, int, list[int]]] = []
     while waiting or out:
         waiting.sort(key=lambda number: -left[number])
         while waiting:
-            longest = max((left[number] for _, _, crowd in out for number in crowd), default=0)
-            enough = math.ceil((len(waiting) + sum(len(crowd) for _, _, crowd in out)) / most)
+            longest = max((left[number] for _, _, batch in out for number in batch), default=0)
+            enough = math.ceil((len(waiting) + sum(len(batch) for _, _, batch in out)) / most)
             if left[waiting[0]] < longest and len(out) >= enough:
                 break
-            crowd, waiting = waiting[:most], waiting[most:]
-            turn = min(lengths[number] - left[number] for number in crowd)
-            heapq.heappush(out, (now + waits.next(turn), batches, crowd))
+            batch, waiting = waiting[:most], waiting[most:]
+            turn = min(lengths[number] - left[number] for number in batch)
+            heapq.heappush(out, (now + waits.next(turn), batches, batch))
             batches += 1
-        now, _, crowd = heapq.heappop(out)
-        for number in crowd:
+        now, _, batch = heapq.heappop(out)
+        for number in batch:
             left[number] -= 1
-        waiting += [number for number in crowd if left[number]]
+        waiting += [number for number in batch if left[number]]
     return now
 
 
 def at_once(wait: float, _: int) -> float:
-    """When the end of a batch is seen by a barrier that is told of it."""
+    """Return the moment at which a notified barrier sees the end of a batch."""
     return wait
 
 
 def polled(wait: float, in_flight: int) -> float:
-    """When the engine's polls would see the end of a batch that takes so long, one of so many."""
+    """Return the moment at which the engine's polls would see the end of a batch."""
     policy, waited = DispatchPolicy(), 0.0
     while waited < wait:
         waited += pause_of(waited, in_flight, policy)
@@ -199,7 +200,7 @@ def polled(wait: float, in_flight: int) -> float:
 
 
 def rolling(count: int, policy: DispatchPolicy, folder: Path, draw: int = 0) -> tuple[float, int, int, float]:
-    """The engine itself: (seconds, requests, direct calls, USD)."""
+    """Run the engine itself; return (seconds, requests, direct calls, USD)."""
     loop = JumpingLoop()
     provider = Slow(loop, draw)
     remote = ProviderRemote(
@@ -219,8 +220,8 @@ def rolling(count: int, policy: DispatchPolicy, folder: Path, draw: int = 0) -> 
 
 async def _talk(model: ChatModel, number: int, turns: int) -> None:
     for turn in range(turns):
-        said = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
-        await model.reply(Request(messages=tuple(said), key=("bench", number, turn), max_tokens=16))
+        messages = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
+        await model.reply(Request(messages=tuple(messages), key=("bench", number, turn), max_tokens=16))
 
 
 def waiting(count: int) -> None:
@@ -266,7 +267,7 @@ def means(count: int, draws: int) -> None:
                 "barrier": barrier(count, size, at_once, draw),
                 "barrier, polling as we do": barrier(count, size, polled, draw),
                 "batches alone": ours,
-                "told every length": told(count, size, draw),
+                "all lengths known": informed(count, size, draw),
                 "bound": bound(count, draw),
             }
             for name, seconds in ways.items():
@@ -281,7 +282,7 @@ def means(count: int, draws: int) -> None:
 
 
 def volume(count: int) -> None:
-    """One turn of so many conversations through the emulator over HTTP; prints memory, CPU and cuts."""
+    """Send one turn of `count` conversations through the emulator over HTTP; print memory, CPU and cuts."""
     for provider in ("openai", "anthropic"):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-c", _SERVE, folder]
@@ -318,7 +319,7 @@ with Emulator(folder=Path(sys.argv[1]) / "emulator", lifecycle=Lifecycle(polls=1
 
 
 def _volume(provider: str, count: int, width: int, folder: Path) -> None:
-    """Ask one question first: the SDK makes its types at the first answer, which is no request's cost."""
+    """Measure one provider; the first question is not counted, as the SDK builds its types at the first answer."""
     first, start, _ = _asked(provider, 1, 1, folder / "first")
     cpu, grown, cuts = _asked(provider, count, width, folder / "all")
     print(
@@ -329,14 +330,14 @@ def _volume(provider: str, count: int, width: int, folder: Path) -> None:
 
 
 def _asked(provider: str, count: int, width: int, folder: Path) -> tuple[float, float, list[int]]:
-    """CPU seconds, MiB by which the peak of memory grew, and the sizes of the batches."""
+    """Return CPU seconds, growth of the peak memory in MiB, and the sizes of the batches."""
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
     from r2v.llm.providers.anthropic import Anthropic
     from r2v.llm.providers.openai import OpenAI
 
     rate = rate_of(provider, "gpt-5.2" if provider == "openai" else "claude-haiku-4-5")
-    made: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
-    remote = ProviderRemote(made, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
+    client: Any = OpenAI(rate) if provider == "openai" else Anthropic(rate)
+    remote = ProviderRemote(client, rate, folder, DispatchPolicy(mode="batch", poll_seconds=0.5), scope={})
     waves = Waves(max_conversations=width)
     model = waves.model(remote)
     waves.run(partial(_talk, model, number, 1) for number in range(count))
@@ -347,11 +348,11 @@ def _asked(provider: str, count: int, width: int, folder: Path) -> tuple[float, 
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the selected comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=1000)
-    parser.add_argument("--draws", type=int, help="means over so many draws of waits and lengths instead")
-    parser.add_argument("--requests", type=int, help="so many through the emulator instead")
+    parser.add_argument("--draws", type=int, help="print means over this number of draws of waits and lengths")
+    parser.add_argument("--requests", type=int, help="send this number of requests through the emulator")
     arguments = parser.parse_args()
     logging.getLogger("r2v").setLevel(logging.ERROR)
     if arguments.requests:

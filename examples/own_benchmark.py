@@ -25,12 +25,12 @@ TOOLS = (
 
 
 def put(number: int) -> str:
-    """The action that puts the parcel into a bin."""
+    """Return the action that puts the parcel into a bin."""
     return json.dumps({"tool": "put", "bin": number}, separators=(",", ":"))
 
 
 def read_label(request: Request) -> int | None:
-    """The bin on the newest page; None where it is smudged, or the page is damaged."""
+    """Return the bin on the newest page; None if it is smudged, or the page is damaged."""
     label = re.search(r"bin (\d)", request.messages[-1].text)
     return int(label[1]) if label else None
 
@@ -55,7 +55,7 @@ class Cart:
         call, at = parse_action(action), len(self.right)
         if call.action_type == "scan":
             self.smudged[at] = False
-        else:  # whatever is not a scan, malformed text too, is a parcel put somewhere
+        else:  # anything but a scan, malformed text included, puts the parcel somewhere
             self.right.append(call.arguments.get("bin") == self.bins[at])
         over = len(self.right) == len(self.bins)
         success = all(self.right) if over else None

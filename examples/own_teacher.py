@@ -39,7 +39,7 @@ class Teacher:
 
 
 def episodes_to_play(count: int) -> list[EpisodeSpec]:
-    """One episode of each of the first `count` tasks."""
+    """Return one episode of each of the first `count` tasks."""
     tasks: Sequence[Task] = Parcels().tasks()[:count]
     return [EpisodeSpec(task=task, seed=1, split="evaluation") for task in tasks]
 

@@ -1,11 +1,11 @@
-"""A bundle at work, by itself: nothing of the project that made it is read.
+"""Play a bundle on its own: no file of the project that made it is read.
 
     r2v export outputs/bundles/desk --config configs/mrp.yaml
     python -m examples.play_bundle outputs/bundles/desk --num-tasks 10
     python -m examples.play_bundle outputs/bundles/desk --config configs/mrp.yaml --condition noisy
 
-The routed pair plays evaluation tasks of the benchmark that it was made for; --config says the perturbations of that
-world, and nothing of the models. --output keeps the episodes.
+The routed pair plays evaluation tasks of the benchmark that it was made for; --config sets the perturbations of that
+world, not the models. --output keeps the episodes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def main() -> None:
     )
     world = RolloutWorld(benchmark, config.perturbations, config.inference)
     episodes = sorted(play_many(waves, world, specs, actor), key=lambda episode: episode.episode_id)
-    steps, asked = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
-    print(f"{len(episodes)} episodes, success {fmean(e.success for e in episodes):.3f}, LLM steps {asked / steps:.3f}")
+    steps, llm_steps = sum(len(e.steps) for e in episodes), sum(e.num_llm_fallbacks for e in episodes)
+    print(
+        f"{len(episodes)} episodes, success {fmean(e.success for e in episodes):.3f}, LLM steps {llm_steps / steps:.3f}"
+    )
     if values.output:
         write_episodes(values.output, episodes)
 

@@ -1,4 +1,4 @@
-"""A routed policy: a small model proposes every step, and the LLM is asked where the small one contradicts itself.
+"""A routed policy: a small model proposes every step, and the LLM is asked when the small one contradicts itself.
 
     python -m examples.routed_policy      # 60 carts by the small model, by the LLM, and routed at a threshold
 
@@ -25,7 +25,7 @@ CHEAP = Price(input=0.1, output=0.4, seconds_per_call=0.02, seconds_per_token=0.
 
 
 def small_model(request: Request) -> str:
-    """Puts what it can read; guesses where a label is smudged; is sure and wrong about a few that it can read."""
+    """Put readable parcels, guess smudged labels, and be sure but wrong about a few readable ones."""
     label = read_label(request)
     if label is None:
         return put(1 + int(uniform("guess", *request.key) * BINS))
@@ -39,7 +39,7 @@ def main(count: int = 60) -> list[tuple[str, ...]]:
     teacher = PricedModel(waves.model(Teacher()), PRICE, "llm", 64)
 
     async def disagreement(view: StepView, proposal: Reply) -> tuple[float, StepBill]:
-        """The router's score, the share of four samples that are not what the small model proposed; and their bill."""
+        """Return the router's score, the share of four samples that differ from the proposal, and their bill."""
         reply = await small.ask(view, num_samples=4, temperature=1.0)
         return sum(sample.text != proposal.text for sample in reply.samples) / 4, small.bill(view, reply)
 
@@ -47,9 +47,9 @@ def main(count: int = 60) -> list[tuple[str, ...]]:
     for name, threshold in (("small model", 1.0), ("routed", 0.5), ("LLM", 0.0)):
         actor = Routed(small, teacher, disagreement, threshold, max_llm_calls=12)
         played = play_many(waves, world(), episodes_to_play(count), actor)
-        steps, asked = sum(len(e.steps) for e in played), sum(e.num_llm_fallbacks for e in played)
+        steps, llm_steps = sum(len(e.steps) for e in played), sum(e.num_llm_fallbacks for e in played)
         success, cost = (fmean(values) for values in zip(*((e.success, e.total_cost) for e in played), strict=True))
-        rows.append((name, f"{success:.2f}", f"{asked / steps:.2f}", f"{cost:.6f}"))
+        rows.append((name, f"{success:.2f}", f"{llm_steps / steps:.2f}", f"{cost:.6f}"))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""See the waves: a handful of short conversations, with a line for every wave that goes out and comes back.
+"""Show the waves: a few short conversations, with a line for every wave sent and received.
 
     python examples/test_conversation_batching.py --interactions 5 --messages 2 --batch-service openai-conversation \
         --model gpt-3.5 --batch-size 5 --max-concurrent 5

@@ -1,9 +1,9 @@
-"""A tiny classifier to sweep over: what `command:` of an experiment may be, in numpy alone.
+"""A tiny classifier to sweep over: an example of `command:` of an experiment, in numpy alone.
 
     python examples/tiny_classifier.py --config configs/mlp/mlp_mnist.yaml
 
-It knows nothing of R2V. What an experiment asks of a program: to read its configuration from a file, and to leave
-metrics.json (and, if it likes, metrics.jsonl and outcomes.csv) in the folder that R2V_RUN_DIR names.
+It does not import R2V. An experiment requires a program to read its configuration from a file, and to write
+metrics.json (optionally metrics.jsonl and outcomes.csv) to the folder named by R2V_RUN_DIR.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ CLASSES, PIXELS = 10, 64
 
 
 def digits(rng: np.random.Generator, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Noisy copies of ten patterns: pictures, labels."""
+    """Return noisy copies of ten patterns: pictures, labels."""
     patterns = np.random.default_rng(0).normal(size=(CLASSES, PIXELS))
     labels = rng.integers(CLASSES, size=count)
     return patterns[labels] + 1.6 * rng.normal(size=(count, PIXELS)), labels
 
 
 def rate(config: dict[str, Any], epoch: int) -> float:
-    """The learning rate of an epoch."""
+    """Return the learning rate of an epoch."""
     share = epoch / config["epochs"]
     return float(config["lr"] * (0.5 * (1 + np.cos(np.pi * share)) if config["scheduler"] == "cosine" else 1.0))
 
 
 def softmax(hidden: NDArray[np.float64], prototypes: NDArray[np.float64], similarity: str) -> NDArray[np.float64]:
-    """How probable each class is for each hidden state, by its likeness to the class's prototype."""
+    """Return class probabilities of each hidden state, by its similarity to the class's prototype."""
     if similarity == "cosine":
         scores = hidden @ prototypes.T
     else:
@@ -48,7 +48,7 @@ def softmax(hidden: NDArray[np.float64], prototypes: NDArray[np.float64], simila
 
 
 def train(config: dict[str, Any], report: Callable[[int, float], None]) -> NDArray[np.bool_]:
-    """Random layers, and prototypes of the classes that are learnt above them; accuracy on pictures never seen."""
+    """Train class prototypes above random layers; return (pictures,), True for each unseen one that is right."""
     rng = np.random.default_rng(config["seed"])
     pictures, labels = digits(rng, 400)
     test, answers = digits(np.random.default_rng(10_000 + config["seed"]), 200)

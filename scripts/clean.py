@@ -1,8 +1,8 @@
-"""`make clean`: remove the main job's results and the tools' caches. What other benchmarks made stays.
+"""Remove the main job's results and the tools' caches (`make clean`); results of other benchmarks are kept.
 
-A result is a link into outputs/.artifacts. An artifact goes where the main job made it (its config.yaml has prefix mrp)
-and no link of another benchmark leads to it; collected runs, data/runs, stay with the artifacts that name them. No link
-is followed. Anything else that lies among the results, a link of the user's own too, is kept, and a line names it.
+A result is a link into outputs/.artifacts. An artifact is removed if the main job made it (its config.yaml has prefix
+mrp) and no link of another benchmark leads to it; collected runs, data/runs, stay with the artifacts that name them. No
+link is followed. Anything else among the results, the user's own links included, is kept, and a line names it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ PLACES = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
 ARTIFACTS = "outputs/.artifacts"
 
 
-def unpublish(place: Path, store: Path) -> None:
-    """Remove the links into the store at and below a place, and the folders that this leaves empty."""
-    if place.is_symlink():
-        if Path(os.path.normpath(place.parent.resolve() / place.readlink())).parent == store.resolve():
-            place.unlink()
+def unpublish(path: Path, store: Path) -> None:
+    """Remove the links into the store at and below a path, and the folders that become empty."""
+    if path.is_symlink():
+        if Path(os.path.normpath(path.parent.resolve() / path.readlink())).parent == store.resolve():
+            path.unlink()
         else:
-            print(f"{place}: leads to no artifact of R2V; it is kept")
-    elif place.is_dir():
-        for path in sorted(place.iterdir()):
-            unpublish(path, store)
+            print(f"{path}: leads to no artifact of R2V; it is kept")
+    elif path.is_dir():
+        for child in sorted(path.iterdir()):
+            unpublish(child, store)
         with suppress(OSError):  # not empty
-            place.rmdir()
-    elif place.exists():
-        print(f"{place}: is no result of R2V; it is kept")
+            path.rmdir()
+    elif path.exists():
+        print(f"{path}: is no result of R2V; it is kept")
 
 
 def remove_cache(path: Path) -> None:
-    """Remove a cache of a tool, as a whole."""
+    """Remove a tool's cache."""
     if path.is_symlink():
         print(f"{path}: is a link; it is kept")
     elif path.exists():
@@ -48,7 +48,7 @@ def remove_cache(path: Path) -> None:
 
 
 def linked(root: Path) -> set[Path]:
-    """The artifacts that a link outside of the artifacts' own folder leads to."""
+    """Return the artifacts that a link outside of the artifacts' own folder leads to."""
     folders = [path for top in ("data", "outputs", "results") for path in (root / top).glob("*") if path.name[0] != "."]
     links = (path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_symlink())
     return {path.resolve() for path in links}
@@ -60,11 +60,11 @@ def main(root: Path) -> None:
         unpublish(root / name, root / ARTIFACTS)
     for name in CACHES:
         remove_cache(root / name)
-    kept = linked(root)
+    linked_artifacts = linked(root)
     for artifact in (root / ARTIFACTS).glob("*"):
         config = artifact / "config.yaml"
         ours = config.is_file() and re.search(r"^prefix: mrp$", config.read_text(), re.M)
-        if ours and artifact.resolve() not in kept and not artifact.name.startswith("collect-"):
+        if ours and artifact.resolve() not in linked_artifacts and not artifact.name.startswith("collect-"):
             try:
                 remove_own(artifact, ATTEMPT_MARKER)
             except NotOurs as error:

@@ -2,10 +2,10 @@
 
     make licences
 
-Every package of requirements/*.txt that is installed here is looked at: an SPDX expression where it has one, else its
-licence field or its classifiers. Permissive licences are allowed, and MPL-2.0, whose copyleft is of its own files and
-which R2V does not change; anything else, and a package that states nothing, ends in exit 3. CUDA's libraries
-(requirements/cuda.txt) are NVIDIA's, under terms of its own: they are PyTorch's choice, not looked at here.
+Every package of requirements/*.txt that is installed here is checked: its SPDX expression, else its licence field or
+its classifiers. Permissive licences are allowed, and MPL-2.0, whose copyleft covers only its own files, which R2V does
+not change; anything else, and a package without a licence, ends in exit 3. CUDA's libraries (requirements/cuda.txt) are
+NVIDIA's, under terms of its own; PyTorch chooses them, and they are not checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SETS = ("core", "dev", "miniwob")
-"""Files of requirements/; what R2V runs on first."""
+"""Files of requirements/, with R2V's own dependencies first."""
 PERMISSIVE = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "MIT"),
     *("MIT-0", "MIT-CMU", "PSF-2.0", "Zlib", "LLVM-exception"),
@@ -34,21 +34,21 @@ SPELLINGS = (
     (r"ISC License.*", "ISC"),
     (r"PSFL|Python Software Foundation License", "PSF-2.0"),
 )
-"""What packages without an SPDX expression write, and what it means; BSD alone is taken for the one that asks more."""
+"""Common licence texts to SPDX identifiers; plain "BSD" maps to the stricter BSD-3-Clause."""
 PACKAGE = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 
 
 def locked() -> dict[str, str]:
-    """Every package of the sets, and the first set that names it."""
-    found: dict[str, str] = {}
+    """Return every package of the sets, with the first set that names it."""
+    sets: dict[str, str] = {}
     for name in SETS:
         for package in PACKAGE.findall((ROOT / "requirements" / f"{name}.txt").read_text()):
-            found.setdefault(package, name)
-    return found
+            sets.setdefault(package, name)
+    return sets
 
 
 def licence(package: metadata.PackageMetadata) -> str:
-    """The licence as an SPDX expression; as it is written where it is none that is known."""
+    """Return the licence as an SPDX expression; an unknown text is returned as it is."""
     if expression := _field(package, "License-Expression"):
         return expression
     field = _field(package, "License").strip()
@@ -63,7 +63,7 @@ def licence(package: metadata.PackageMetadata) -> str:
 
 
 def refused(expression: str) -> list[str]:
-    """The parts of an expression that are not allowed; of alternatives one has to be."""
+    """Return the parts of an expression that are not allowed; one allowed alternative suffices."""
     if " OR " in expression and "(" not in expression:
         each = [refused(part) for part in expression.split(" OR ")]
         return min(each, key=len)
@@ -76,19 +76,19 @@ def main() -> int:
     copyleft, wrong, absent = [], [], []
     for package, origin in sorted(locked().items()):
         try:
-            found = licence(metadata.metadata(package))
+            expression = licence(metadata.metadata(package))
         except metadata.PackageNotFoundError:
             absent.append(package)
             continue
-        counts[found] += 1
-        if refused(found):
-            wrong.append(f"{package} ({origin}): {found}")
-        elif any(name in found for name in OWN_FILES):
-            copyleft.append(f"{package} ({origin}): {found}")
+        counts[expression] += 1
+        if refused(expression):
+            wrong.append(f"{package} ({origin}): {expression}")
+        elif any(name in expression for name in OWN_FILES):
+            copyleft.append(f"{package} ({origin}): {expression}")
     for name, count in counts.most_common():
         print(f"{count:4}  {name}")
     print(f"copyleft of their own files: {', '.join(copyleft) or 'none'}")
-    print(f"not installed here, so not looked at: {', '.join(absent) or 'none'}")
+    print(f"not installed here, so not checked: {', '.join(absent) or 'none'}")
     if wrong:
         print(
             f"licences.py: not allowed: {'; '.join(wrong)}; another package, or a line in PERMISSIVE", file=sys.stderr

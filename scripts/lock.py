@@ -1,11 +1,11 @@
 """Make requirements/*.txt: every package's version, with the SHA-256 of all its files, for every Python and machine.
 
-    make lock                       # what pyproject.toml newly asks for; all else keeps its version
-    make lock UPGRADE="numpy rich"  # these to their newest; UPGRADE=all: all
+    make lock                       # adds new dependencies of pyproject.toml; all else keeps its version
+    make lock UPGRADE="numpy rich"  # upgrades these to their newest; UPGRADE=all: all
 
 uv resolves (`uv pip compile --universal --generate-hashes`). torch gets the hashes of its CPU builds as well, from
-requirements/torch-cpu.txt: they are other files of the same version, which PyPI does not have. What only its CUDA
-build needs goes to cuda.txt.
+requirements/torch-cpu.txt: they are other files of the same version, which PyPI does not have. Dependencies of its CUDA
+build alone go to cuda.txt.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ OLDEST, OLDEST_DEV = "3.11", "3.11.5"
 NAME = re.compile(r"([\w.-]+)==(\S+)")
 
 Blocks = dict[str, str]
-"""Package -> its line, with the lines of its hashes and of who needs it."""
+"""Package -> its line, with the lines of its hashes and of its dependents."""
 
 
 def blocks(text: str) -> Blocks:
-    """The packages of a requirements file."""
+    """Return the packages of a requirements file."""
     parts = re.split(r"\n(?=[\w])", "\n" + re.sub(r"^#.*\n", "", text, flags=re.M))
     return {match[1]: part.rstrip() + "\n" for part in parts if (match := NAME.match(part))}
 
 
 def pin_of(block: str) -> re.Match[str]:
-    """What a package's lines begin with: all of it, its name, its version."""
-    found = NAME.match(block)
-    assert found is not None, block
-    return found
+    """Match the start of a package's lines: the whole pin, its name, its version."""
+    pin = NAME.match(block)
+    assert pin is not None, block
+    return pin
 
 
 def resolved(extras: tuple[str, ...], python: str, pins: str) -> Blocks:
-    """What the project needs with these extras, and its build backend, at versions that `pins` allow."""
+    """Resolve the project with these extras and its build backend, at versions that `pins` allow."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(pins)
@@ -68,7 +68,7 @@ def resolved(extras: tuple[str, ...], python: str, pins: str) -> Blocks:
 
 
 def with_cpu_builds(torch: str) -> str:
-    """torch's lines with the hashes of its CPU builds."""
+    """Return torch's lines with the hashes of its CPU builds."""
     version = pin_of(torch)[2]
     builds = CPU_BUILDS.read_text()
     if f"\ntorch=={version}+cpu " not in builds:
@@ -86,7 +86,7 @@ def write(name: str, title: str, content: Blocks) -> None:
 
 
 def main(upgrade: list[str]) -> None:
-    """Resolve all sets, at the versions that stand there but for those to be upgraded."""
+    """Resolve all sets, at the locked versions except for the packages to upgrade."""
     files = [] if upgrade == ["all"] else [path for path in FOLDER.glob("*.txt") if path != CPU_BUILDS]
     held = {name: block for path in files for name, block in blocks(path.read_text()).items()}
     pins = "".join(f"{pin_of(block)[0]}\n" for name, block in held.items() if name not in upgrade)

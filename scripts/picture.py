@@ -19,13 +19,13 @@ from r2v.envs.browser.chromium import chromium_flags, find_chromium
 from r2v.errors import R2VError
 
 COLOURS = 128
-"""Of the picture: a page has few, and a picture in a repository is to be small."""
+"""A page has few colours, and a picture in a repository should be small."""
 
 
 def picture(report: Path, output: Path, size: tuple[int, int], part: str | None) -> None:
     """Draw the first screen of a report's page, or one part of it, at a size in pixels.
 
-    Raises UsageError without a Chromium, FileNotFoundError or CalledProcessError where it draws nothing.
+    Raises UsageError without a Chromium, FileNotFoundError or CalledProcessError if it draws nothing.
     """
     text = (report / "index.html").read_text(encoding="utf-8")
     others = f"<style>nav, section:not(#{part}) {{ display: none }}</style></head>" if part else "</head>"

@@ -1,6 +1,6 @@
-"""Rules of prose, measured: `python scripts/prose.py` prints each figure beside its limit; `--list` shows the places.
+"""Measure the rules of prose: `python scripts/prose.py` prints each figure with its limit; `--list` adds the places.
 
-Exit code 1 where a limit is missed. The rules are in CONTRIBUTING.md.
+Exit code 1 if a limit is missed. The rules are in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SUBTLE = ("llm/providers", "slurm", "storage", "rollout", "serve")
 FILLERS = frozenset(
     ("found", "one", "told", "place", "wanted", "asked", "said", "known", "taken", "made", "kept", "these", "those")
 )
-"""Names that say nothing about their value."""
+"""Names that do not describe their value."""
 RIDDLE = re.compile(r"(What|Whether|Who|Whose|Where|Which|How|Why)\b")
-"""The first word of a docstring that does not name its concept."""
+"""First word of a docstring that does not name its concept."""
 RETURNING = re.compile(
     r"\b(passed over|not looked after|left to the next look|it is left|rivals?|whoever|outsiders' mark|purse|crowd|"
     r"lifelines?|strands?|allotments?|gatherings?)\b",
@@ -47,7 +47,7 @@ LIMITS = {
 
 @dataclass
 class Prose:
-    """Counts over the files that were read, and the places of what breaks a rule."""
+    """Counts over the files read, and the places that break a rule."""
 
     words: int = 0
     whats: int = 0
@@ -123,7 +123,7 @@ class Prose:
 
 
 def log_format(call: ast.Call) -> str | None:
-    """The literal format of a log line; None for another call."""
+    """Return the literal format of a log line; None for another call."""
     of_log = isinstance(call.func, ast.Attribute) and call.func.attr in LOG_LEVELS
     if not of_log or not isinstance(call.func.value, ast.Name) or call.func.value.id not in ("logger", "log"):  # type: ignore[attr-defined]
         return None
@@ -141,7 +141,7 @@ def _says_why(token: tokenize.TokenInfo) -> bool:
 
 
 def measured() -> Prose:
-    """The prose of this checkout."""
+    """Measure the prose of this checkout."""
     prose = Prose()
     for path in sorted(PACKAGE.rglob("*.py")):
         prose.read(path)
@@ -152,7 +152,7 @@ def measured() -> Prose:
 
 
 def main() -> int:
-    """Print every figure, with `--list` the places; 1 where a limit is missed."""
+    """Print every figure, with `--list` the places; return 1 if a limit is missed."""
     prose = measured()
     figures = list(prose.figures())
     for rule, figure, limit in figures:

@@ -2,8 +2,8 @@
 
     make release
 
-The source distribution holds the files of HEAD, and the wheel is built from it, as a package index would. Nothing is
-read from the work tree but the locked tools, so an edited or stale file cannot get into a release.
+The source distribution holds the files of HEAD, and the wheel is built from it, as a package index would. Only the
+locked tools are read from the work tree, so an edited or stale file cannot get into a release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def build(source: Path, dist: Path) -> tuple[Path, Path]:
     """Build the source distribution of a clean source tree, and the wheel from it; return their paths below dist.
 
-    setuptools writes its own files into the tree. Raises CalledProcessError where a build fails."""
+    setuptools writes its own files into the tree. Raises CalledProcessError if a build fails."""
     source, dist = source.resolve(), dist.resolve()
     dist.mkdir(parents=True, exist_ok=True)
     packed = dist / _built("sdist", source, dist)
@@ -32,7 +32,7 @@ def build(source: Path, dist: Path) -> tuple[Path, Path]:
 
 
 def _built(kind: str, source: Path, dist: Path) -> str:
-    """The name of a distribution that setuptools built: kind is sdist or wheel."""
+    """Build a distribution with setuptools and return its name: kind is sdist or wheel."""
     code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv.pop()))"
     command = [sys.executable, "-c", code, str(dist)]
     done = subprocess.run(command, cwd=source, check=True, stdout=subprocess.PIPE, text=True)
@@ -40,7 +40,7 @@ def _built(kind: str, source: Path, dist: Path) -> str:
 
 
 def main() -> None:
-    """Write dist/ anew."""
+    """Write a new dist/."""
     dist = ROOT / "dist"
     for old in (*dist.glob("r2v-*"), *dist.glob("SHA256SUMS")):
         old.unlink()

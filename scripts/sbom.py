@@ -2,8 +2,8 @@
 
     make sbom
 
-Read from requirements/*.txt alone, by the CycloneDX project's own library, the same bytes each time. What R2V runs on
-is `required`, what CUDA and a benchmark need is `optional`, and what only tests and checks need is `excluded`.
+It is made from requirements/*.txt alone, by the CycloneDX project's own library, with the same bytes each time. R2V's
+dependencies are `required`, those of CUDA and a benchmark `optional`, and those of tests and checks alone `excluded`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SETS = {
     "mutate": ComponentScope.EXCLUDED,
     "lock": ComponentScope.EXCLUDED,
 }
-"""The files of requirements/, and what their packages are to a user; the first that names a package decides."""
+"""Files of requirements/ to the scope of their packages; the first file that names a package decides."""
 PACKAGE = re.compile(r"^([\w.-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 VIA = re.compile(r"^ +# (?:via |  )([\w.-]+)( \(pyproject\.toml\))?$", re.MULTILINE)
 
 
 def component(name: str, version: str, hashes: list[str], scope: ComponentScope) -> Component:
-    """A package, with the hashes of all its files: of one of them is what is installed."""
+    """Return a package with the hashes of all its files, one of which is installed."""
     address = PackageURL("pypi", None, name, version)
     files = ExternalReference(
         type=ExternalReferenceType.DISTRIBUTION,
@@ -58,7 +58,7 @@ def component(name: str, version: str, hashes: list[str], scope: ComponentScope)
 
 
 def bill() -> Bom:
-    """The bill of materials of requirements/*.txt."""
+    """Return the bill of materials of requirements/*.txt."""
     own = Component(
         type=ComponentType.APPLICATION,
         name="r2v",

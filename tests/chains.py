@@ -1,4 +1,4 @@
-"""What the tests of playing share: models on the chain whose accuracy is known, and a small policy for the desk."""
+"""Models for tests of rollouts: chain players of known accuracy, and a small policy for the desk."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What every test shares: a report of what the suite costs, and the quick tier that leaves out what costs most.
+"""Fixtures and reports of the whole suite: CPU cost per test, and the quick tier without the costly tests.
 
-CPU seconds are those of the process and of its finished children, so they hold what a test's subprocesses took; what a
-fixture takes counts for the test that asked for it first. `slow.txt` lists the tests that `make test-fast` leaves out,
-besides those of `micro_run`; the report names those that belong there and are not.
+CPU seconds include finished child processes; a fixture's cost counts for the first test that requests it. `slow.txt`
+lists the tests that `make test-fast` skips, besides those of `micro_run`; the report names tests missing from it.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def micro_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker makes it, the others wait here
         if not done.exists():
             folder.mkdir(exist_ok=True)
-            made = warm.run(folder, "run", "--config", str(trust.MICRO))
-            assert made.returncode == 0, made.stderr
+            process = warm.run(folder, "run", "--config", str(trust.MICRO))
+            assert process.returncode == 0, process.stderr
             done.touch()
     return folder
 
@@ -136,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_slow(nodeid: str) -> bool:
-    """Whether `slow.txt` names a test, with any of its parameters, or its file."""
+    """True if `slow.txt` names the test, with any of its parameters, or its file."""
     return nodeid.partition("[")[0] in SLOW or nodeid.partition("::")[0] in SLOW
 
 

@@ -33,7 +33,7 @@ def elsewhere(request: Request) -> str:
 
 @dataclass
 class Census:
-    """How many worlds were made, live now and lived at once."""
+    """Counts of worlds: created, alive now, and most alive at once."""
 
     made: int = 0
     live: int = 0

@@ -42,7 +42,7 @@ class MemoryPlayer:
             require_measured(self.records(cell))
 
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
-        """What was played."""
+        """Return the recorded episodes of a cell."""
         return (self._played[key] for key in cell.play_keys())
 
     def plain_episodes(self, cell: Cell) -> Iterator[dict[str, Any]]:
@@ -120,5 +120,5 @@ def play_corruptions(
     rollout = CorruptionRollout(world=world, teacher=teacher, waves=waves, per_episode=per_episode, discount=discount)
     cell, player = rollout.cell(specs, what=what, identity=identity), player or MemoryPlayer(waves)
     player.play([cell], what)
-    found = list(player.records(cell))
-    return [episode for episode, *_ in found], [record for _, *records in found for record in records]
+    episodes = list(player.records(cell))
+    return [episode for episode, *_ in episodes], [record for _, *records in episodes for record in records]

@@ -28,10 +28,10 @@ def test_every_phrase_of_a_page_is_one_token_and_no_text_is_lost(tokenizer: obje
 @pytest.mark.parametrize("number", range(10))
 def test_recall_asks_for_places_that_stand_behind_their_things(number: int, tokenizer: object) -> None:
     ids, targets = recall(8, True, tokenizer, generator("test", number))
-    words = [tokenizer.decode([one]) for one in ids]  # type: ignore[attr-defined]
-    known = dict(zip(words[3:26:3], words[4:26:3], strict=True))
-    assert len(known) == 8 and len(targets) == 20
-    assert all(words[at] == known[words[at - 1]] for at in targets)
+    words = [tokenizer.decode([token]) for token in ids]  # type: ignore[attr-defined]
+    places = dict(zip(words[3:26:3], words[4:26:3], strict=True))
+    assert len(places) == 8 and len(targets) == 20
+    assert all(words[at] == places[words[at - 1]] for at in targets)
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -40,9 +40,9 @@ def test_where_asks_for_the_goals_thing_on_the_newest_page(number: int, tokenize
     text = tokenizer.decode(ids)  # type: ignore[attr-defined]
     goal = re.search(r"go to (?:the|a) (\w+ \w+) \(", text)
     assert goal is not None
-    told = [tokenizer.decode([ids[at]]) for at in targets]  # type: ignore[attr-defined]
+    answers = [tokenizer.decode([ids[at]]) for at in targets]  # type: ignore[attr-defined]
     pages = PAGES.findall(text)
-    assert len(pages) == len(told) == 5
-    for (page, answer), said in zip(pages, told, strict=True):
+    assert len(pages) == len(answers) == 5
+    for (page, answer), decoded in zip(pages, answers, strict=True):
         line = next((line for line in page.split("\n") if line.startswith(goal[1])), goal[1] + "wall")
-        assert answer == said == line.removeprefix(goal[1])
+        assert answer == decoded == line.removeprefix(goal[1])

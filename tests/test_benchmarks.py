@@ -1,7 +1,9 @@
-"""Every benchmark can be imported, without the extras that its run needs, and does nothing when it is."""
+"""Every benchmark can be imported without the extras that its run needs, without effects; README.md lists them."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -35,3 +37,16 @@ def test_importing_every_benchmark_needs_no_extra_prints_nothing_and_leaves_no_f
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_readme_lists_every_runnable_module_with_the_first_line_of_its_docstring() -> None:
+    sources = {path.relative_to(BENCHMARKS).as_posix(): path.read_text() for path in BENCHMARKS.rglob("*.py")}
+    heads = {
+        name: (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+        for name, source in sources.items()
+        if 'if __name__ == "__main__":' in source
+    }
+    readme = (BENCHMARKS / "README.md").read_text()
+    rows = re.findall(r"^\| \[.+?\]\((.+?)\) \| (.+?) \| .+ \| .+ \|$", readme, re.M)
+    assert sorted(rows) == sorted(heads.items())
+    assert not [name for name in sources if name not in heads and f"`{name}`" not in readme]

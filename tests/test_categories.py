@@ -11,9 +11,9 @@ from r2v.config.methods import OURS
 
 def test_each_condition_has_one_category_and_clean_has_none() -> None:
     given = conditions()
-    active = {name: one.active("noisy") for name, one in given.items()}
+    active = {name: settings.active("noisy") for name, settings in given.items()}
     assert list(given) == [CLEAN, *PerturbationsConfig.categories()] and not active.pop(CLEAN)
-    assert all([*found] == [name] and found[name].prob == PROBABILITY for name, found in active.items())
+    assert all([*categories] == [name] and categories[name].prob == PROBABILITY for name, categories in active.items())
 
 
 def test_what_is_lost_is_of_the_same_tasks_and_compared_with_what_others_lose() -> None:

@@ -227,9 +227,9 @@ def test_a_configuration_is_written_as_OmegaConf_writes_it() -> None:
 
 def test_every_configuration_of_the_repository_loads() -> None:
     others = {"experiments", "greedy", "mlp"}  # specifications, and the configurations of an example's own program
-    found = [path for path in sorted((REPOSITORY / "configs").rglob("*.yaml")) if path.parent.name not in others]
-    assert found
-    for path in found:
+    configs = [path for path in sorted((REPOSITORY / "configs").rglob("*.yaml")) if path.parent.name not in others]
+    assert configs
+    for path in configs:
         load(path)
 
 
@@ -354,24 +354,24 @@ def test_an_identity_knows_the_effective_batch_only() -> None:
 
 
 def test_keys_are_those_of_the_tree() -> None:
-    found = list(keys())
-    assert len(found) == len(set(found))
-    assert set(ALL_KEYS) <= set(found)
+    listed = list(keys())
+    assert len(listed) == len(set(listed))
+    assert set(ALL_KEYS) <= set(listed)
 
 
 def documented(node: ast.ClassDef) -> dict[str, bool]:
     """Field -> whether a docstring stands under it, or its annotation is a documented section."""
-    found = {}
+    docs = {}
     for item, following in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             own = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
             named = item.annotation.id if isinstance(item.annotation, ast.Name) else ""
-            found[item.target.id] = (
+            docs[item.target.id] = (
                 own
                 or bool(getattr(getattr(module, named, None), "__doc__", None))
                 and named.endswith(("Config", "Seeds"))
             )
-    return found
+    return docs
 
 
 def test_every_knob_is_documented() -> None:
@@ -386,8 +386,8 @@ def test_every_knob_is_documented() -> None:
     bare = [
         f"{name}.{field}"
         for name, node in classes.items()
-        for field, told in documented(node).items()
-        if not told and not (name == "Phase" and inherited[field])
+        for field, doc in documented(node).items()
+        if not doc and not (name == "Phase" and inherited[field])
     ]
     assert bare == []
     assert all(ast.get_docstring(node) for node in classes.values())
@@ -403,15 +403,15 @@ def test_no_load_alters_the_defaults_or_what_another_gave() -> None:
 
 
 def test_recorded_files_that_say_the_same_are_read_once_and_an_altered_one_anew(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
-    one.write_text("seed: 3\n")
-    two.write_text("seed: 3\n")
-    assert load_recorded(one) is load_recorded(two) and load_recorded(one) == load(one)
-    two.write_text("seed: 4\n")
-    assert (load_recorded(one).seed, load_recorded(two).seed) == (3, 4)
-    two.write_text("seed: none\n")
+    first, second = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    first.write_text("seed: 3\n")
+    second.write_text("seed: 3\n")
+    assert load_recorded(first) is load_recorded(second) and load_recorded(first) == load(first)
+    second.write_text("seed: 4\n")
+    assert (load_recorded(first).seed, load_recorded(second).seed) == (3, 4)
+    second.write_text("seed: none\n")
     with pytest.raises(UsageError, match=r"two\.yaml: seed"):
-        load_recorded(two)
+        load_recorded(second)
     with pytest.raises(UsageError, match="no such file"):
         load_recorded(tmp_path / "three.yaml")
 

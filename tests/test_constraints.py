@@ -1,4 +1,4 @@
-"""What a value may be stands in its annotation, and what is declared is what is refused."""
+"""Constraints in annotations: every declared bound is enforced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_a_section_within_its_ranges_passes_and_none_stands_for_a_default() -> N
 
 
 def test_every_field_is_declared_once_with_its_constraints() -> None:
-    rows = {key: (base, [one.text for one in constraints]) for key, base, constraints in declared(Section)}
+    rows = {
+        key: (base, [constraint.text for constraint in constraints]) for key, base, constraints in declared(Section)
+    }
     assert list(rows) == ["count", "names", "seeds", "inner.share", "more"]
     assert rows["count"] == (int, ["above 0 and at most 1e12"])
     assert rows["inner.share"] == (float, ["in [0, 1]"])

@@ -1,4 +1,4 @@
-"""What the package imports is what it declares: nothing is there only because another package brings it."""
+"""Declared dependencies equal the imports of the package: none is present only through another package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def imported(folder: Path) -> set[str]:
 
 
 def declares(module: str, declared: set[str]) -> bool:
-    """Whether one of the distributions that a module comes from is declared; where it is not installed, by its name."""
+    """True if a distribution that provides the module is declared; if it is not installed, by the module's name."""
     return bool({normal(name) for name in distributions().get(module, [module])} & declared)
 
 

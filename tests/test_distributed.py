@@ -45,7 +45,7 @@ def code(folder: Path, act: str) -> tuple[str, str]:
 
 
 def pids(folder: Path) -> list[int]:
-    return [int(said) for path in sorted(folder.glob("pid-*")) if (said := path.read_text())]
+    return [int(text) for path in sorted(folder.glob("pid-*")) if (text := path.read_text())]
 
 
 def running(pid: int) -> bool:
@@ -78,7 +78,7 @@ FOREVER = "time.sleep(600)"
 
 
 @pytest.mark.parametrize(
-    ("death", "error", "said", "kind"),
+    ("death", "error", "message", "kind"),
     [
         ("raise UsageError('no such thing')", UsageError, "no such thing", "usage"),
         ("1 / 0", Recorded, "ZeroDivisionError: division by zero", "bug"),
@@ -92,9 +92,9 @@ FOREVER = "time.sleep(600)"
     ],
 )
 def test_a_rank_that_dies_ends_all_and_the_command_with_its_error(
-    death: str, error: type[Exception], said: str, kind: str, tmp_path: Path
+    death: str, error: type[Exception], message: str, kind: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=said) as failed:
+    with pytest.raises(error, match=message) as failed:
         distributed.launch(2, *code(tmp_path, f"if rank() == 1: {death}\n    {FOREVER}"))
     assert not any(map(running, pids(tmp_path)))
     assert describe(failed.value)["kind"] == kind
@@ -143,8 +143,8 @@ def test_a_request_to_stop_reaches_every_rank_and_is_an_interruption(number: sig
                 pid, number
             )  # a closing terminal signals every process of it: the ranks leave in order all the same
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
-    assert said.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
+        output, _ = process.communicate(timeout=60)
+    assert output.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
 
 
 def test_a_rank_that_cannot_hear_is_ended_soon_after_another_has_left(tmp_path: Path) -> None:
@@ -153,16 +153,16 @@ def test_a_rank_that_cannot_hear_is_ended_soon_after_another_has_left(tmp_path: 
     with parent(tmp_path, f"{deaf}\n    (folder / f'ready-{{rank()}}').touch()\n    {FOREVER}") as process:
         until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "the ranks start")
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=90)
-    assert said.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
+        output, _ = process.communicate(timeout=90)
+    assert output.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
 
 
 def test_a_request_before_the_ranks_are_there_is_not_lost(tmp_path: Path) -> None:
     with parent(tmp_path, FOREVER) as process:
         until(lambda: bool(list(tmp_path.glob("r2v-ranks-*/lock"))), "the launch begins")
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=60)
-    assert said.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
+        output, _ = process.communicate(timeout=60)
+    assert output.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))
 
 
 def test_no_rank_outlives_a_killed_command(tmp_path: Path) -> None:
@@ -175,19 +175,19 @@ def test_no_rank_outlives_a_killed_command(tmp_path: Path) -> None:
 
 def test_a_closing_terminal_is_noted_however_often_it_says_so() -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with distributed.stopping() as asked:
+    with distributed.stopping() as stop_requested:
         for _ in range(2):
             signal.raise_signal(signal.SIGHUP)
-        assert asked()
+        assert stop_requested()
     assert signal.getsignal(signal.SIGHUP) == before
 
 
 def test_a_first_signal_is_noted_and_a_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with distributed.stopping() as asked:
-        assert not asked()
+    with distributed.stopping() as stop_requested:
+        assert not stop_requested()
         signal.raise_signal(signal.SIGTERM)
-        assert asked() and asked()
+        assert stop_requested() and stop_requested()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
@@ -226,14 +226,14 @@ def test_one_rank_on_a_cpu_and_as_many_as_asked_for() -> None:
 
 
 def test_ranks_and_sharding_leave_the_fingerprint_alone() -> None:
-    told = ["training.ranks=4", "training.zero=3"]
-    assert c.identity(BC.sections(c.load(None, told))) == c.identity(BC.sections(c.load(None, [])))
-    phase = BC.sections(c.load(None, told)).phase
+    overrides = ["training.ranks=4", "training.zero=3"]
+    assert c.identity(BC.sections(c.load(None, overrides))) == c.identity(BC.sections(c.load(None, [])))
+    phase = BC.sections(c.load(None, overrides)).phase
     assert (phase.ranks, phase.zero, phase.deepspeed) == (4, 3, None)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["training.zero=1"], "training.zero must be 0, 2 or 3, got 1"),
         (["training.ranks=0"], "training.ranks must be above 0 and at most 1e12, got 0"),
@@ -241,8 +241,8 @@ def test_ranks_and_sharding_leave_the_fingerprint_alone() -> None:
         (["training.zero=2", "training.fsdp=true"], "training.fsdp replaces training.zero and training.deepspeed"),
     ],
 )
-def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         c.load(None, words)
 
 
@@ -267,7 +267,7 @@ def test_fsdp_that_cannot_be_had_is_refused_before_anything_is_loaded(monkeypatc
 def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path) -> None:
     script = "from r2v.distributed import require_deepspeed; require_deepspeed('training.zero=2', 'auto')"
     hidden = f"import sys; sys.modules['deepspeed'] = None; {script}"
-    for source, said in (
+    for source, message in (
         (script, "training.zero=2: no GPU is visible here"),
         (hidden, "training.zero=2: deepspeed is not installed; pip install 'r2v[gpu]'"),
     ):
@@ -278,4 +278,4 @@ def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path)
             cwd=tmp_path,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
-        assert f"UsageError: {said}" in done.stderr.splitlines()[-1]
+        assert f"UsageError: {message}" in done.stderr.splitlines()[-1]

@@ -107,8 +107,8 @@ def test_the_glossary_answers_where_sixty_things_are() -> None:
 def test_a_module_of_the_glossary_holds_its_word_as_an_identifier(word: str, module: str) -> None:
     """The word itself, or the name that stands in code type behind it."""
     named = re.search(r"\(`([^`]+)`\)", word)
-    wanted = _plain(named[1] if named else word)
-    assert any(wanted in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
+    identifier = _plain(named[1] if named else word)
+    assert any(identifier in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
 
 
 def _table(page: str, *heads: str) -> list[list[str]]:
@@ -120,7 +120,7 @@ def _table(page: str, *heads: str) -> list[list[str]]:
 
 
 def _places(**folders: str) -> list[str]:
-    """Where each job publishes; the registry names those of collect."""
+    """Return the folder that each job publishes; those of collect come from the registry."""
     return [Path(row.place.format(**folders)).as_posix() if row.place else "data/runs/<run_id>" for row in JOBS]
 
 
@@ -129,15 +129,15 @@ def test_the_stage_table_of_the_architecture_page_is_the_pipelines() -> None:
     assert list(number) == [row.number for row in JOBS]
     assert list(command) == [" ".join(("r2v", *row.argv)) for row in JOBS]
     assert list(needs) == [", ".join(row.needs) for row in JOBS]
-    shown = [place.partition(":")[0].rstrip("/") for place in leaves]
+    shown = [folder.partition(":")[0].rstrip("/") for folder in leaves]
     assert shown == _places(prefix="mrp/", pipeline="", benchmark="mrp")
 
 
 def test_the_stage_table_of_the_pipelines_page_is_the_pipelines() -> None:
-    job, reads, place, content = zip(*_table("docs/pipeline.md", "job"), strict=True)
+    job, reads, folders, content = zip(*_table("docs/pipeline.md", "job"), strict=True)
     assert list(job) == [row.name for row in JOBS]
     assert list(reads) == [", ".join(row.inputs) for row in JOBS]
-    shown = [one.rstrip("/") for one in place]
+    shown = [folder.rstrip("/") for folder in folders]
     assert shown == _places(prefix="", pipeline="<bc>", benchmark="<benchmark>")
     for row, files in zip(JOBS, content, strict=True):
         assert all(name in files for name in row.outputs if row.place), f"{row.name}: {row.outputs}"

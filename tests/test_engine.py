@@ -94,10 +94,10 @@ def request(number: int) -> Request:
     )
 
 
-def ask(policy: PolicyConfig, asked: list[tuple[Path | None, Request]]) -> list[Reply]:
+def ask(policy: PolicyConfig, requests: list[tuple[Path | None, Request]]) -> list[Reply]:
     waves = Waves(max_conversations=128)
-    models = {weights: waves.model(model_of(policy, weights)) for weights in dict.fromkeys(w for w, _ in asked)}
-    return waves.run(partial(models[weights].reply, one) for weights, one in asked)
+    models = {weights: waves.model(model_of(policy, weights)) for weights in dict.fromkeys(w for w, _ in requests)}
+    return waves.run(partial(models[weights].reply, single) for weights, single in requests)
 
 
 def drawn(reply: Reply) -> list[tuple[str, ...]]:
@@ -108,17 +108,17 @@ def test_it_draws_as_the_local_decoder_alone_and_in_company_with_exact_figures(
     served: tuple[PolicyConfig, list[Path | None]],
 ) -> None:
     policy, everybody = served
-    asked = [(weights, request(number)) for number in range(30) for weights in everybody]
-    company = ask(policy, asked)
-    alone = [ask(policy, [one])[0] for one in asked[:9]]
+    requests = [(weights, request(number)) for number in range(30) for weights in everybody]
+    company = ask(policy, requests)
+    alone = [ask(policy, [single])[0] for single in requests[:9]]
     assert [drawn(reply) for reply in alone] == [drawn(reply) for reply in company[:9]]
     samples = equal = 0
     for weights in everybody:
         loaded = load_policy(policy.trained(), weights)
         encode = Encoder.of(loaded.tokenizer, policy, NEW_TOKENS)
         local = LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=PRICE)
-        own = [(one, reply) for (who, one), reply in zip(asked, company, strict=True) if who == weights]
-        for reply, expected in zip((r for _, r in own), local.answer([one for one, _ in own]), strict=True):
+        own = [(single, reply) for (who, single), reply in zip(requests, company, strict=True) if who == weights]
+        for reply, expected in zip((r for _, r in own), local.answer([single for single, _ in own]), strict=True):
             for sample, other in zip(reply.samples, expected.samples, strict=True):
                 samples += 1
                 if sample.tokens == other.tokens:
@@ -135,7 +135,7 @@ def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> Non
     plain = served_config(base)
     folders = [tmp_path / "one", tmp_path / "two"]
     verifiers(plain, folders)
-    asked = [
+    score_requests = [
         ScoreRequest(messages=build_messages(TEXTS[number], [TEXTS[number + 1]], []), action=TEXTS[number + 2])
         for number in range(30)
     ]
@@ -144,18 +144,20 @@ def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> Non
         waves = Waves(max_conversations=64)
         inference, rollout = InferenceConfig(max_new_tokens=NEW_TOKENS), RolloutConfig()
         ask = verifier_scorer(policy, folder, inference, rollout, waves)
-        return [reply.score for reply in waves.run(partial(ask, one) for one in asked)]
+        return [reply.score for reply in waves.run(partial(ask, score_request) for score_request in score_requests)]
 
     serving = {"engine": "vllm", "engine_venv": str(engine), "engine_verifier": True, "engine_memory": 0.4}
     policy = served_config(base, device="cpu", **serving)
-    found = [scored(policy, folder) for folder in folders]
+    scores = [scored(policy, folder) for folder in folders]
     expected = [scored(plain, folder) for folder in folders]
     servers, _ = scoring_servers(policy, folders[0])
     for server in servers:
         assert isinstance(server, OwnServer)
         server.stop()
-    assert found[0] != found[1] and max(expected[0]) - min(expected[0]) > 0.01
-    apart = max(abs(a - b) for one, other in zip(found, expected, strict=True) for a, b in zip(one, other, strict=True))
+    assert scores[0] != scores[1] and max(expected[0]) - min(expected[0]) > 0.01
+    apart = max(
+        abs(a - b) for score, other in zip(scores, expected, strict=True) for a, b in zip(score, other, strict=True)
+    )
     print(f"60 scores, at most {apart:.1e} from the verifier's in this process")
     assert apart <= 1e-4
 
@@ -163,8 +165,8 @@ def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> Non
 def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig, list[Path | None]]) -> None:
     policy, everybody = served
     server = server_of(policy)
-    asked = [(everybody[number % 3], request(number)) for number in range(1000)]
-    ask(policy, asked[:3])
+    requests = [(everybody[number % 3], request(number)) for number in range(1000)]
+    ask(policy, requests[:3])
     lives = server.lives
 
     def kill_in_the_middle() -> None:
@@ -175,13 +177,13 @@ def test_a_thousand_requests_outlive_a_killed_server(served: tuple[PolicyConfig,
 
     killer = threading.Thread(target=kill_in_the_middle)
     killer.start()
-    replies = ask(policy, asked)
+    replies = ask(policy, requests)
     killer.join()
     if server.lives == lives:
         pytest.skip("this machine answered a thousand requests before the kill")
     assert server.lives == lives + 1
     assert len(replies) == 1000 and all(reply.samples[0].tokens for reply in replies)
-    again = ask(policy, asked[:60])
+    again = ask(policy, requests[:60])
     assert sum(drawn(a) == drawn(b) for a, b in zip(again, replies, strict=False)) >= 57
 
 
@@ -194,8 +196,10 @@ def test_all_ten_stages_end_well_and_the_engine_killed_in_evaluate_loses_nothing
     words += ["policy.engine=vllm", f"policy.engine_venv={engine}", "policy.device=cpu"]
     words += ["policy.engine_verifier=true", "policy.engine_memory=0.4"]
     caches = {name: str(tmp_path / "cache") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT")}
-    with log.open("w") as said:
-        chain = subprocess.Popen(words, cwd=tmp_path, stdout=said, stderr=said, env={**os.environ, **PATHS, **caches})
+    with log.open("w") as output:
+        chain = subprocess.Popen(
+            words, cwd=tmp_path, stdout=output, stderr=output, env={**os.environ, **PATHS, **caches}
+        )
     try:
         while chain.poll() is None and not re.search(r"^evaluate +running", log.read_text(), re.MULTILINE):
             time.sleep(0.5)
@@ -224,10 +228,13 @@ def test_hierarchical_training_draws_with_it_as_in_this_process(
     monkeypatch.chdir(tmp_path)
     base = base_model(tmp_path / "base")
     settings = [
-        *(f"policy.{one}" for one in (f"model_name={base}", "lora_r=8", "dtype=float32", "device=cpu")),
+        *(f"policy.{setting}" for setting in (f"model_name={base}", "lora_r=8", "dtype=float32", "device=cpu")),
         *("policy.max_seq_len=128", f"policy.engine_venv={engine}"),
-        *(f"hierarchical.{one}" for one in ("iterations=3", "episodes=8", "answer_tokens=8", "hint_tokens=8")),
-        *(f"hierarchical.{one}" for one in ("lr=1e-3", "critic.warmup=1", "critic.updates=2", "evaluate_every=3")),
+        *(f"hierarchical.{setting}" for setting in ("iterations=3", "episodes=8", "answer_tokens=8", "hint_tokens=8")),
+        *(
+            f"hierarchical.{setting}"
+            for setting in ("lr=1e-3", "critic.warmup=1", "critic.updates=2", "evaluate_every=3")
+        ),
         *("hierarchical.problems.count=40", "hierarchical.problems.held_out=6"),
     ]
     lines = {}
@@ -235,8 +242,8 @@ def test_hierarchical_training_draws_with_it_as_in_this_process(
         words = ["--config", str(REPOSITORY / "configs/hierarchical.yaml"), "--output", name]
         assert main(["train_hierarchical", *words, "--overrides", *settings, f"policy.engine={name}"]) == 0
         lines[name] = [json.loads(line) for line in Path(name, "metrics.jsonl").read_text().splitlines()]
-    for one, other in zip(lines["local"], lines["vllm"], strict=True):
-        assert one["rollout/tokens"] == other["rollout/tokens"]
+    for local, engine_line in zip(lines["local"], lines["vllm"], strict=True):
+        assert local["rollout/tokens"] == engine_line["rollout/tokens"]
         for figure in ("actor/loss", "actor/kl", "guidance/loss", "acc/turn1", "acc/turn2"):
-            assert one.get(figure, 0.0) == pytest.approx(other.get(figure, 0.0), abs=1e-4)
+            assert local.get(figure, 0.0) == pytest.approx(engine_line.get(figure, 0.0), abs=1e-4)
     assert lines["vllm"][-1]["actor/kl"] > 0, "the adapters have moved"

@@ -49,13 +49,13 @@ def test_a_drawn_environment_loses_what_launchers_left_and_has_it_back_afterward
     draw = random.Random(seed)
     left = {pattern.replace("*", draw.choice(["RANK", "SIZE", "X_1"])) for pattern in (*OF_LAUNCHERS, *OF_ACCELERATE)}
     there = draw.sample(sorted(left), draw.randrange(8))
-    kept = draw.sample(OURS, draw.randrange(len(OURS)))
-    for name in (*there, *kept):
+    inherited = draw.sample(OURS, draw.randrange(len(OURS)))
+    for name in (*there, *inherited):
         monkeypatch.setenv(name, str(draw.randrange(4)))
     before = dict(os.environ)
     with stage_environment() as removed:
         assert sorted(name for names in removed.values() for name in names) == sorted(set(there))
-        assert set(kept) <= set(os.environ) and not set(there) & set(os.environ)
+        assert set(inherited) <= set(os.environ) and not set(there) & set(os.environ)
         assert not_for_stages(os.environ) == {}
         assert all(name in removal_text(removed) for name in there)
     assert dict(os.environ) == before
@@ -179,5 +179,5 @@ def test_a_stage_in_a_drawn_environment_trains_the_same_policy_or_says_one_line(
     if code == 0:
         assert trained(small_policy) == clean, left
     else:
-        told = [line for line in errors.splitlines() if line.startswith("r2v: ")]
-        assert len(told) == 1 and "a bug of R2V" not in errors, (left, errors)
+        messages = [line for line in errors.splitlines() if line.startswith("r2v: ")]
+        assert len(messages) == 1 and "a bug of R2V" not in errors, (left, errors)

@@ -69,8 +69,8 @@ def test_only_kinds_have_names() -> None:
 def test_a_gpu_out_of_memory_is_known_in_logs_and_exceptions_alike(line: str) -> None:
     assert CUDA_OOM.search(line) and failure_of(RuntimeError(line)) == ("cuda_oom", 1)
     killed = classify.Evidence(log=f"step 3\n{line}\n", scontrol={"JobState": "FAILED", "ExitCode": "0:9"})
-    found = classify.classify(killed)
-    assert found is not None and (found.kind, found.line) == ("cuda_oom", line)
+    error_class = classify.classify(killed)
+    assert error_class is not None and (error_class.kind, error_class.line) == ("cuda_oom", line)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +88,5 @@ def test_a_machine_out_of_memory_is_known_in_logs_and_exceptions_alike(line: str
     assert HOST_OOM.search(line) and not CUDA_OOM.search(line)
     assert failure_of(RuntimeError(line)) == ("host_oom", 1)
     killed = classify.Evidence(log=f"step 3\n{line}\n", scontrol={"JobState": "FAILED", "ExitCode": "0:9"})
-    found = classify.classify(killed)
-    assert found is not None and found.kind == "host_oom"
+    error_class = classify.classify(killed)
+    assert error_class is not None and error_class.kind == "host_oom"

@@ -65,8 +65,8 @@ def test_a_class_with_the_methods_of_the_protocol_is_loaded_and_one_line_says_so
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "r2v"):
-        found = load_class("a.key", "greetings.deep.world:Polite", (), Greeter)
-    assert found().greet("you") == "good day, you"
+        loaded = load_class("a.key", "greetings.deep.world:Polite", (), Greeter)
+    assert loaded().greet("you") == "good day, you"
     assert f"key=a.key path=greetings.deep.world:Polite file={folder}/greetings/deep/world.py" in caplog.text
 
 

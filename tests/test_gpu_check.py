@@ -91,11 +91,11 @@ def test_prompts_that_grow_are_read_on_a_cpu(check: ModuleType, capsys: pytest.C
 
 def test_all_weights_train_in_bfloat16_on_a_cpu(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     check.PARTS["full-weights"][1]("cpu")
-    assert "placement full on cpu" in capsys.readouterr().err
+    assert "placement=full devices=cpu " in capsys.readouterr().err
 
 
 def test_the_stages_it_runs_are_asked_for_in_words_that_they_take(check: ModuleType) -> None:
-    """What a part once asked of a stage was refused, and no CPU had run it."""
+    """Regression: a part passed options that its stage refused, which no CPU run had shown."""
     from r2v.config import load
 
     parts = sys.modules["benchmarks.gpu_parts"]

@@ -1,4 +1,4 @@
-"""What a login node pays: none of its commands may load a heavy library."""
+"""Import cost on a login node: none of its commands may load a heavy library."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def run(*words):
 @pytest.mark.parametrize("door", DOORS)
 def test_a_login_node_command_loads_nothing_heavy(door: str, tmp_path: Path) -> None:
     code, forbidden = DOORS[door]
-    told = "\nprint('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    probe = "\nprint('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + code + told],
+        [sys.executable, "-c", PREAMBLE + code + probe],
         cwd=tmp_path,
         capture_output=True,
         text=True,

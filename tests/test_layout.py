@@ -59,8 +59,8 @@ def tree(name: str) -> ast.Module:
 
 
 def test_the_rooms_are_those_of_the_drawing() -> None:
-    found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert found == ROOMS
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages == ROOMS
     assert {path.name for path in REPOSITORY.iterdir() if path.is_dir() and not path.name.startswith(".")} >= {
         "r2v",
         "configs",
@@ -161,7 +161,7 @@ def test_tests_mirror_the_package() -> None:
 
 
 def mirrored(test: Path) -> Path:
-    """Where in the package what a test file is named after stands, without a suffix."""
+    """Return the path in the package that a test file mirrors, without a suffix."""
     return PACKAGE / test.relative_to(REPOSITORY / "tests").parent / test.stem.removeprefix("test_")
 
 
@@ -214,21 +214,21 @@ def ignored(*paths: str) -> list[str]:
 def test_git_ignores_results_and_no_source() -> None:
     """An ignore of data/ without its leading slash would hide r2v/data."""
     assert ignored(*(path.relative_to(REPOSITORY).as_posix() for path in MODULES)) == []
-    made = ["data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv"]
-    assert ignored(*made) == made
+    outputs = ["data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv"]
+    assert ignored(*outputs) == outputs
     source = ["data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/bundled/weights/tiny/x"]
     assert ignored(*source) == []
 
 
 def test_no_line_of_the_package_swears_at_its_reader() -> None:
-    """What is unfinished is not shipped: no TODO, FIXME or NotImplementedError."""
-    found = [
+    """Unfinished code is not shipped: no TODO, FIXME or NotImplementedError."""
+    markers = [
         f"{path.name}:{number}"
         for path in MODULES
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         if re.search(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError", line)
     ]
-    assert found == []
+    assert markers == []
 
 
 def test_only_wire_and_atif_write_the_words_of_tool_calls() -> None:

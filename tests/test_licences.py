@@ -55,6 +55,6 @@ def test_a_licence_is_read_and_what_is_not_allowed_is_named(
     package = Message()
     for key, value in stated.items():
         package[key] = value
-    found = licences.licence(package)
-    assert expression is None or found == expression
-    assert licences.refused(found) == ([found] if wrong is None else wrong)
+    licence = licences.licence(package)
+    assert expression is None or licence == expression
+    assert licences.refused(licence) == ([licence] if wrong is None else wrong)

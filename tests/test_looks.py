@@ -29,9 +29,9 @@ def test_a_second_look_is_refused_or_says_why(tmp_path: Path, first: int, count:
     with pytest.raises(UsageError, match=rf"desk tasks {first} to .*: one read 100 to 149 .* --again"):
         open_look(ledger, second)
     assert read_looks(ledger) == [FIRST]
-    told = replace(second, again="another student")
-    open_look(ledger, told)
-    assert read_looks(ledger) == [FIRST, told]
+    explained = replace(second, again="another student")
+    open_look(ledger, explained)
+    assert read_looks(ledger) == [FIRST, explained]
 
 
 def test_another_range_of_the_same_study_is_a_look_of_its_own(tmp_path: Path) -> None:
@@ -43,4 +43,4 @@ def test_another_range_of_the_same_study_is_a_look_of_its_own(tmp_path: Path) ->
 def test_the_ledger_of_this_project_says_why_where_it_looked_twice() -> None:
     looks = read_looks(LEDGER)
     for at, look in enumerate(looks):
-        assert look.again or not any(look.overlaps(one) for one in looks[:at]), look
+        assert look.again or not any(look.overlaps(earlier) for earlier in looks[:at]), look

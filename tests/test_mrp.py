@@ -95,13 +95,12 @@ def test_a_flipped_success_is_found_and_named(copy: Path) -> None:
 
 def test_a_second_run_does_nothing(micro_run: Path) -> None:
     said = r2v(micro_run, "run", "--config", str(MICRO))
-    assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == list(JOBS)
+    assert re.findall("^stage up to date: stage=(.*)$", said, re.M) == list(JOBS)
 
 
 def test_a_router_change_reruns_the_router_and_what_follows(copy: Path) -> None:
     said = r2v(copy, "run", "--config", str(MICRO), "--overrides", "router.l2=0.5")
-    reran = {line.split()[0] for line in said.splitlines() if "done, " in line and line.split()[0] in JOBS}
-    assert reran == {"router", "evaluate", "ablations"}
+    assert set(re.findall(r"^stage done: stage=(\w+)", said, re.M)) & set(JOBS) == {"router", "evaluate", "ablations"}
 
 
 def test_ablation_none_reproduces_the_main_run(micro_run: Path) -> None:
@@ -126,7 +125,7 @@ PLAYED = ("collect", "perturb", "candidates", "evaluate", "ablations")
 
 
 def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(micro_run: Path, copy: Path) -> None:
-    """What was played is gone, and made again on other workers, conversations and batches; killed twice as it plays."""
+    """Episodes are deleted and played again with other workers, conversations and batches, killed twice meanwhile."""
     for path in (copy / "outputs" / ".artifacts").iterdir():
         if path.name.rpartition("-")[0] in PLAYED:
             shutil.rmtree(path)
@@ -140,7 +139,7 @@ def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(mic
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it played"
     said = r2v(copy, "run", "--config", str(MICRO), *OTHER_SIZES)
-    assert "evaluate" in {line.split()[0] for line in said.splitlines() if "done, " in line}
+    assert "stage done: stage=evaluate" in said
     assert hashes(copy) == hashes(micro_run)
 
 
@@ -232,7 +231,7 @@ SHORT = (
     "evaluation.conditions=[noisy]",
     "evaluation.bootstrap=50",
 )
-"""What is asked of a stage here is where it looks, not how well it learns."""
+"""Overrides of a small run: these tests check which files a stage reads, not how well it learns."""
 
 
 def of_evaluation(config: Config) -> set[str]:

@@ -111,10 +111,12 @@ def test_what_is_kept_of_a_run_gives_the_figures_of_its_own_table(micro_run: Pat
     keep(micro_run / "results" / "micro", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*TABLES, "outcomes.jsonl.zst"}
     (tmp_path / "run.json").write_text("{}")
-    kept = {(one["condition"], one["method"], one["point"]): one for one in Run.read(tmp_path).outcomes}
+    outcomes = {
+        (outcome["condition"], outcome["method"], outcome["point"]): outcome for outcome in Run.read(tmp_path).outcomes
+    }
     with (tmp_path / "frontier.csv").open() as lines:
         rows = {(row["condition"], row["method"], row["operating_point"]): row for row in csv.DictReader(lines)}
-    assert rows.keys() == kept.keys() and rows
+    assert rows.keys() == outcomes.keys() and rows
     for cell, row in rows.items():
-        assert np.mean(kept[cell]["success"]) == pytest.approx(float(row["success_rate"]), abs=1e-5)
-        assert np.mean(kept[cell]["usd"]) == pytest.approx(float(row["avg_cost_cached"]), abs=1e-5)
+        assert np.mean(outcomes[cell]["success"]) == pytest.approx(float(row["success_rate"]), abs=1e-5)
+        assert np.mean(outcomes[cell]["usd"]) == pytest.approx(float(row["avg_cost_cached"]), abs=1e-5)

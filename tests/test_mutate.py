@@ -1,4 +1,4 @@
-"""What `make mutate` names is there: its modules, their tests, and the lines of mutants that are called equivalent."""
+"""Targets of `make mutate` exist: its modules, their tests, and the lines of mutants declared equivalent."""
 
 from __future__ import annotations
 

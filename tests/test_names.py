@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "r2v"
 
 EVERYWHERE = {"STAGE", "CATEGORY"}
-"""What each module of a kind says of itself under the same name."""
+"""Constants that every module of a kind defines under the same name."""
 FILE = re.compile(r"(?<![\w./{}<>$*-])(?:\./)?(?:[\w.-]+/)*[\w-]+\.(?:py|md|sh|toml|cff|ya?ml)\b(?![\w.*/{<(])")
 MODULE = re.compile(r"(?<![\w./])r2v(?:\.(?!jsonl?\b|__)[a-zA-Z_]\w*)+")
 MADE_LATER = {
@@ -34,7 +34,7 @@ MADE_LATER = {
     "scripts/slurm/site.yaml",
     "outputs/router/logs_noisy/config.yaml",
 }
-"""What a run, a setting of the cluster, or the build of the site writes: it is never in the repository."""
+"""Paths written by a run, a cluster setting or the build of the site: never in the repository."""
 MADE_UP = {
     "ask.py",
     "config.toml",
@@ -72,7 +72,7 @@ MADE_UP = {
     "b/judge.py",
     "runner.py",
 }
-"""What pages, tests and benchmarks make up as examples, and a package that is called like a file."""
+"""Example names of pages, tests and benchmarks, and a package with the name of a file."""
 HISTORY = {"docs/LOG.md", "CHANGELOG.md"}
 """Pages that speak of files as they were then."""
 
@@ -80,9 +80,9 @@ HISTORY = {"docs/LOG.md", "CHANGELOG.md"}
 def constants(node: ast.stmt) -> Iterator[str]:
     """The UPPER_CASE names that a statement of a module binds, but for type variables."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        made = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
+        factory = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name) and target.id.isupper() and made not in ("TypeVar", "ParamSpec"):
+            if isinstance(target, ast.Name) and target.id.isupper() and factory not in ("TypeVar", "ParamSpec"):
                 yield target.id
 
 
@@ -171,15 +171,15 @@ def test_no_file_names_a_module_that_is_not_here() -> None:
 
 
 def stands(dotted: str) -> bool:
-    """Whether a dotted name leads to a module, or to a word in the one it ends in."""
-    place = REPOSITORY
+    """True if a dotted name is a module, or a word in the last module of its path."""
+    folder = REPOSITORY
     for part in dotted.split("."):
-        if (place / f"{part}.py").is_file():
+        if (folder / f"{part}.py").is_file():
             return True
-        if not (place / part).is_dir():
-            face = place / "__init__.py"
+        if not (folder / part).is_dir():
+            face = folder / "__init__.py"
             return face.is_file() and bool(re.search(rf"\b{part}\b", face.read_text()))
-        place /= part
+        folder /= part
     return True
 
 

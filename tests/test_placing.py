@@ -42,18 +42,18 @@ def test_a_family_plays_the_preferred_member_at_each_point_and_records_them_all(
     ours = Family(name="r2v", members=(COIN, SIGHT), prefer=most_success)
     chosen = placements(trees, {"r2v": ours, "sight": SIGHT}, store)
     assert [len(points) for points in chosen.values()] == [len(SHARES)] * 2
-    for at, one in enumerate(chosen["r2v"]):
-        assert set(one["members"]) == {"coin", "sight"}
-        sight = one["members"]["sight"]
+    for at, point in enumerate(chosen["r2v"]):
+        assert set(point["members"]) == {"coin", "sight"}
+        sight = point["members"]["sight"]
         assert sight | chosen["sight"][at] == sight, "a member that is a rival too is placed once"
-        assert sight["difference"] == pytest.approx(sight["success"] - one["members"]["coin"]["success"], abs=1e-6)
-        own = one["members"]["coin"]
+        assert sight["difference"] == pytest.approx(sight["success"] - point["members"]["coin"]["success"], abs=1e-6)
+        own = point["members"]["coin"]
         assert (own["difference"], own["standard_error"]) == (0, 0)
-        assert one["success"] == max(member["success"] for member in one["members"].values())
-        (played,) = walks(trees, [({"coin": COIN, "sight": SIGHT}[one["score"]], one["tau"])])
-        assert (point_of(played).success, point_of(played).cost) == (one["success"], one["cost"])
-    assert {one["score"] for one in chosen["r2v"]} == {"sight"}, "its own member is the coin"
-    assert any(one["members"]["sight"]["standard_error"] > 0 for one in chosen["r2v"])
+        assert point["success"] == max(member["success"] for member in point["members"].values())
+        (played,) = walks(trees, [({"coin": COIN, "sight": SIGHT}[point["score"]], point["tau"])])
+        assert (point_of(played).success, point_of(played).cost) == (point["success"], point["cost"])
+    assert {point["score"] for point in chosen["r2v"]} == {"sight"}, "its own member is the coin"
+    assert any(point["members"]["sight"]["standard_error"] > 0 for point in chosen["r2v"])
     assert placements([], {"r2v": ours, "sight": SIGHT}, store) == chosen, "what is stored is not played again"
 
 

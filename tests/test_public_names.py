@@ -46,8 +46,8 @@ def signatures() -> Iterator[str]:
 
 
 def test_names_and_signatures_are_those_that_are_promised() -> None:
-    promised, found = PROMISED.read_text().splitlines(), list(signatures())
-    difference = "\n".join(difflib.unified_diff(promised, found, "promised", "found", lineterm="", n=0))
+    promised, actual = PROMISED.read_text().splitlines(), list(signatures())
+    difference = "\n".join(difflib.unified_diff(promised, actual, "promised", "found", lineterm="", n=0))
     assert not difference, f"the public library changed:\n{difference}"
 
 

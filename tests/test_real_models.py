@@ -44,7 +44,7 @@ ablations: {{names: [none], seeds: [1]}}
 
 
 def transcripts() -> list[str]:
-    """What the expert reads and types: text for a tokenizer."""
+    """Return pages and actions of the expert, as text for a tokenizer."""
     benchmark, texts = Parcels(num_tasks=20), []
     for task in benchmark.tasks():
         world, over = benchmark.make(), False
@@ -64,7 +64,7 @@ def configured(folder: Path, model: Path, tasks: int = 300) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """What a command that ends well says."""
+    """Return the output of a command that must succeed."""
     done = warm.run(folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -98,7 +98,7 @@ def test_all_ten_stages_end_well_on_a_model_that_never_succeeds(
     said = run(tmp_path, "run", "--config", str(config), "--overrides", alone, *changes)
     assert "stages_run=10/10" in said
     assert "no preference pairs (preference.pair_mode=outcome): margin" in said
-    assert "preference: there are no preference pairs; the cloned policy is handed on as it is" in said
+    assert "preference training skipped, the cloned policy is published: reason=there are no preference pairs" in said
     assert "router constant, training labels of one class: label=counterfactual" in said
     assert float(main_table(tmp_path)["slm_only"]["success_rate"]) == 0
     caveats = [c["text"] for c in json.loads((tmp_path / BUNDLE).read_text())["caveats"]]

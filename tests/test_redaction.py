@@ -25,8 +25,8 @@ def test_keys_passwords_and_credentials_in_urls_are_replaced(monkeypatch: pytest
 
 @pytest.mark.parametrize("key", [KEY, "hf_" + "a1" * 17, "ghp_" + "a1" * 18, "AKIA" + "A1" * 8, "r2v-" + "x" * 43])
 def test_a_key_is_found_by_its_form(key: str) -> None:
-    found = secret_in(b"\x00 before " + key.encode() + b" after")
-    assert found is not None and "of the form of a key" in found and key not in found
+    secret = secret_in(b"\x00 before " + key.encode() + b" after")
+    assert secret is not None and "of the form of a key" in secret and key not in secret
 
 
 def test_a_secret_of_the_environment_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,5 +96,5 @@ def test_the_container_recipe_copies_what_is_here_and_starts_a_command_that_ther
     assert extra in PROJECT["project"]["optional-dependencies"]
     (words,) = [json.loads(rest) for word, rest in lines if word == "ENTRYPOINT"]
     assert words.pop(0) in PROJECT["project"]["scripts"]
-    told = build_parser().parse_args([*words, "--llm", "openai:gpt-6.1-terra"])
-    assert load(overrides=told.overrides).serve.host == "0.0.0.0"
+    arguments = build_parser().parse_args([*words, "--llm", "openai:gpt-6.1-terra"])
+    assert load(overrides=arguments.overrides).serve.host == "0.0.0.0"

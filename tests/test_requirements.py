@@ -1,4 +1,4 @@
-"""What is installed is what was locked: every package at one version, every file by its SHA-256."""
+"""Locked requirements: every package at one version, every file by its SHA-256."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_package_has_one_version_and_the_same_hashes_in_every_lock() -> None:
 
 def test_every_requirement_is_locked_at_a_version_that_it_allows() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = {"core": [*PROJECT["project"]["dependencies"], *extras["train"], *PROJECT["build-system"]["requires"]]}
-    wanted |= {"dev": [line for name in ("gpu", "serve", "wandb", "docs", "dev") for line in extras[name]]}
-    wanted |= {name: lines for name, lines in extras.items() if name in ("lock", "miniwob", "mutate")}
+    required = {"core": [*PROJECT["project"]["dependencies"], *extras["train"], *PROJECT["build-system"]["requires"]]}
+    required |= {"dev": [line for name in ("gpu", "serve", "wandb", "docs", "dev") for line in extras[name]]}
+    required |= {name: lines for name, lines in extras.items() if name in ("lock", "miniwob", "mutate")}
     assert set(extras) == {"gpu", "serve", "train", "wandb", "docs", "dev", "lock", "miniwob", "mutate"} | OF_USERS
-    for name, lines in wanted.items():
+    for name, lines in required.items():
         for requirement in map(Requirement, lines):
             if requirement.name != "r2v":
                 assert requirement.specifier.contains(SETS[name][canonicalize_name(requirement.name)][2]), requirement

@@ -9,14 +9,14 @@ from r2v.config import RouterConfig
 from r2v.router.labels import FeatureRow
 
 
-def row(episode: int, step: int, hard: bool, asked: bool, q_slm: float, q_llm: float) -> FeatureRow:
+def row(episode: int, step: int, hard: bool, decided: bool, q_slm: float, q_llm: float) -> FeatureRow:
     return FeatureRow(
         state_id=f"{episode}#{step}",
         episode_id=f"{episode}",
         task_id=f"t{episode}",
         split="train",
         step_idx=step,
-        actor="llm_fallback" if asked else "slm",
+        actor="llm_fallback" if decided else "slm",
         features={"page.hard": float(hard), "progress.step": float(step), CALLS_SO_FAR: 0.0},
         q_slm=q_slm,
         q_llm=q_llm,

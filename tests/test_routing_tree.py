@@ -47,10 +47,10 @@ def test_a_walk_is_the_episode_that_the_routed_pair_plays(on: Any) -> None:
         for tau in (0.0, 0.3, 0.7, 1.0):
             episodes = on.play(SPECS, on.routed(gate, tau))
             walked = walks(on, grown, gate, tau)
-            assert [one.success for one in walked] == [episode.success for episode in episodes]
-            assert [sum(one.asked) for one in walked] == [episode.num_llm_fallbacks for episode in episodes]
-            assert [len(one.asked) for one in walked] == [len(episode.steps) for episode in episodes]
-            assert [one.cost for one in walked] == pytest.approx([episode.billed_cost for episode in episodes])
+            assert [path.success for path in walked] == [episode.success for episode in episodes]
+            assert [sum(path.asked) for path in walked] == [episode.num_llm_fallbacks for episode in episodes]
+            assert [len(path.asked) for path in walked] == [len(episode.steps) for episode in episodes]
+            assert [path.cost for path in walked] == pytest.approx([episode.billed_cost for episode in episodes])
 
 
 def test_who_decides_before_the_proposal_pays_for_none_where_it_asks(on: Any) -> None:
@@ -58,7 +58,7 @@ def test_who_decides_before_the_proposal_pays_for_none_where_it_asks(on: Any) ->
     usual = rival(random_gate)
     first = replace(usual, name="decides first", before_proposal=True)
     for tree, after, before in zip(
-        grown, *(on.waves.run(partial(walk, tree, one, 0.5) for tree in grown) for one in (usual, first)), strict=True
+        grown, *(on.waves.run(partial(walk, tree, gate, 0.5) for tree in grown) for gate in (usual, first)), strict=True
     ):
         (proposals,) = on.waves.run([partial(proposals_where_asked, tree, after)])
         assert before.asked == after.asked and before.cost == pytest.approx(after.cost - proposals)
@@ -67,9 +67,9 @@ def test_who_decides_before_the_proposal_pays_for_none_where_it_asks(on: Any) ->
 
 async def proposals_where_asked(tree: RoutingTree, walked: Walked) -> float:
     node, total = await tree.root(), 0.0
-    for asked in walked.asked:
-        total += asked * (await tree.kept(node)).bill.cached_cost
-        node = await tree.below(node, asked)
+    for by_llm in walked.asked:
+        total += by_llm * (await tree.kept(node)).bill.cached_cost
+        node = await tree.below(node, by_llm)
     return total
 
 
@@ -77,8 +77,8 @@ def test_an_instruction_is_obeyed_by_an_action_after_it_that_holds_its_canary() 
     planted = AppliedPerturbation(category="prompt_injection", mode="explicit", canary="zx12")
     late, early, harmed = Hazards(), Hazards(), Hazards()
     early.act("open zx12", harmful=True)  # before anything was planted
-    for one in (late, early, harmed):
-        one.meet([planted, AppliedPerturbation(category="tool_error", mode="explicit")])
+    for hazards in (late, early, harmed):
+        hazards.meet([planted, AppliedPerturbation(category="tool_error", mode="explicit")])
     late.act("open zx12", harmful=False)
     harmed.act("delete ann", harmful=True)
     early.act("delete ann", harmful=False)
@@ -91,9 +91,9 @@ def test_the_multi_step_oracle_finds_what_some_walk_finds_for_no_more(on: Any) -
     rescues = on.waves.run(partial(cheapest_rescues, tree, 4) for tree in grown)
     for tau in (0.0, 0.5, 1.0):
         walked = walks(on, grown, looks_hard, tau)
-        for one, least in zip(walked, rescues, strict=True):
-            if one.success and sum(one.asked) <= 4:
-                assert least[sum(one.asked)] is not None and least[sum(one.asked)] <= one.cost + 1e-12
+        for path, least in zip(walked, rescues, strict=True):
+            if path.success and sum(path.asked) <= 4:
+                assert least[sum(path.asked)] is not None and least[sum(path.asked)] <= path.cost + 1e-12
     for least in rescues:  # more LLM steps never find less
         solved = [usd is not None for usd in least]
         assert solved == sorted(solved)

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def made(path: Path) -> str:
-    """What scripts/sbom.py writes."""
+    """Return the output of scripts/sbom.py."""
     script = REPOSITORY / "scripts" / "sbom.py"
     subprocess.run([sys.executable, str(script), str(path)], check=True, cwd=REPOSITORY, capture_output=True)
     return path.read_text()

@@ -89,8 +89,8 @@ def start(folder: Path, ending: str = "pass", ranks: int = 2) -> subprocess.Pope
 
 def test_ranks_are_numbered_over_the_nodes_and_the_record_says_where_each_is(tmp_path: Path) -> None:
     process = start(tmp_path, ranks=4)
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, said
+    output = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, output
     assert {path.name for path in tmp_path.glob("* of 4 on *")} == {
         "0 of 4 on g0",
         "1 of 4 on g0",
@@ -99,7 +99,7 @@ def test_ranks_are_numbered_over_the_nodes_and_the_record_says_where_each_is(tmp
     }
     assert all(path.read_text() == "10.0" for path in tmp_path.glob("* of 4 on *"))
     listed = json.loads((tmp_path / "record/ranks.json").read_text())["ranks"]
-    assert [(one["rank"], one["node"], one["device"]) for one in listed] == [
+    assert [(rank_record["rank"], rank_record["node"], rank_record["device"]) for rank_record in listed] == [
         (0, "g0", "cpu"),
         (1, "g0", "cpu"),
         (2, "g1", "cpu"),
@@ -109,8 +109,8 @@ def test_ranks_are_numbered_over_the_nodes_and_the_record_says_where_each_is(tmp
 
 def test_what_a_rank_of_another_node_raises_ends_the_command_as_it_would_here(tmp_path: Path) -> None:
     process = start(tmp_path, "from r2v.errors import InputError\n    if rank() == 1: raise InputError('row 9 is cut')")
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 3 and "row 9 is cut" in said
+    output = process.communicate(timeout=300)[1]
+    assert process.returncode == 3 and "row 9 is cut" in output
 
 
 def test_a_request_to_stop_reaches_the_ranks_of_every_node(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_request_to_stop_reaches_the_ranks_of_every_node(tmp_path: Path) -> No
         time.sleep(0.2)
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 75, said
+    output = process.communicate(timeout=300)[1]
+    assert process.returncode == 75, output
 
 
 def test_a_rank_that_reaches_nobody_is_a_fault_of_the_machine_in_one_line(
@@ -136,11 +136,11 @@ def test_a_rank_that_reaches_nobody_is_a_fault_of_the_machine_in_one_line(
         monkeypatch.setenv(name, value)
     with (
         locked(tmp_path, ""),
-        pytest.raises(EnvironmentFault, match="NCCL preflight: rank 1 on g7 does not reach") as told,
+        pytest.raises(EnvironmentFault, match="NCCL preflight: rank 1 on g7 does not reach") as raised,
     ):
         meet(tmp_path, timedelta(seconds=1))
-    assert "NCCL_IB_HCA" in str(told.value) and "\n" not in str(told.value)
-    assert describe(told.value)["kind"] == "machine"
+    assert "NCCL_IB_HCA" in str(raised.value) and "\n" not in str(raised.value)
+    assert describe(raised.value)["kind"] == "machine"
 
 
 def test_nodes_that_would_stand_idle_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,8 +129,8 @@ def test_a_command_that_is_stuck_in_a_librarys_code_is_ended(
     assert process.stdout.readline() == "ready\n"
     if signalled:
         process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, word in told) == (code, True)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, word in errors) == (code, True)
 
 
 def count_for_ever() -> None:

@@ -1,4 +1,4 @@
-"""What a student of a table of several is played on, and by whom."""
+"""Tables of several students: each one's tasks and policies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_tasks_of_no_earlier_look_can_be_drawn_again_by_another_study(tmp_path: 
     ledger.write_text(LEDGER.read_text())
     for look in read_looks(LEDGER):
         again = replace(look, first=look.first + look.count - 1, study="frozen elsewhere", again="")
-        with pytest.raises(UsageError, match="take tasks that nobody has read"):
+        with pytest.raises(UsageError, match="take unread tasks"):
             open_look(ledger, again)
     assert read_looks(ledger) == read_looks(LEDGER)
     assert {(look.first, look.count) for look in read_looks(LEDGER)} >= {(70_000, 200), (72_000, 200)}

@@ -114,16 +114,18 @@ def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_
 
 
 def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tmp_path: Path) -> None:
-    one, other = (made_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10)))
-    for piece in (one, other):
+    first, other = (
+        made_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10))
+    )
+    for piece in (first, other):
         piece.head["thresholds"] = {"r2v": [{"tau": 0.5, "cost": 1.0}]}
-    both = joined([one, other])
+    both = joined([first, other])
     cell = both.cells["noisy", "r2v", POINTS[0]]
     assert cell["success"] == "1" * 30 + "0" * 10 + "1" * 10 + "0" * 30 and len(cell["micro_usd"]) == 2 * TASKS
     assert _row(table([both], "noisy"), "r2v")[1].startswith(f"{_area(0.5):.3f} [")
     other.head["thresholds"] = {"r2v": [{"tau": 0.6}]}
     with pytest.raises(UsageError, match="student 0: r2v has other thresholds"):
-        joined([one, other])
+        joined([first, other])
 
 
 def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_told(tmp_path: Path) -> None:
@@ -142,10 +144,10 @@ def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_tol
 
 
 def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:
-    known = {"r2v": 36, "entropy": 36}, {"r2v": 30, "entropy": 20}
+    solved_tasks = {"r2v": 36, "entropy": 36}, {"r2v": 30, "entropy": 20}
     pieces = {
         condition: [made_piece(tmp_path, number, solved, condition=condition) for number in (0, 1)]
-        for condition, solved in zip(("clean", "noisy"), known, strict=True)
+        for condition, solved in zip(("clean", "noisy"), solved_tasks, strict=True)
     }
     lines = robustness_table.table(pieces, POINTS[2])
     entropy, ours = _row(lines, "entropy"), _row(lines, "r2v")

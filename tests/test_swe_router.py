@@ -61,12 +61,12 @@ def test_the_llms_label_is_the_episode_that_is_handed_over_at_that_step(on: Stag
                 assert spec_endings[step] == walked.success
             else:
                 assert step not in spec_endings
-    assert {success for one in endings for success in one.values()} == {True, False}
+    assert {success for ending in endings for success in ending.values()} == {True, False}
 
 
 def test_states_are_of_round_0_from_the_first_decision_on() -> None:
     rows = [row(episode, step, False, True, number=episode) for episode in (0, 1) for step in range(9)]
-    assert [one.state_id for one in decision_states(rows)] == [f"0#{step}" for step in range(FIRST_STEP, 9)]
+    assert [state.state_id for state in decision_states(rows)] == [f"0#{step}" for step in range(FIRST_STEP, 9)]
 
 
 def test_the_score_is_the_llms_chance_less_the_small_policys_and_never_before_the_first_decision() -> None:
@@ -78,7 +78,7 @@ def test_the_score_is_the_llms_chance_less_the_small_policys_and_never_before_th
         for step in (0, FIRST_STEP)
     ]
     lost = {"1#3", "201#3"}  # so that the LLM's head has two classes
-    outcomes = {one.state_id: one.state_id not in lost for one in rows}
+    outcomes = {row.state_id: row.state_id not in lost for row in rows}
     config = Config(router=RouterConfig(features=["page"], model="logistic"))
     rival = swe_router(config, rows, outcomes)
 

@@ -65,9 +65,9 @@ def test_a_figure_with_an_interval_in_the_text_stands_in_a_table(monkeypatch: py
     """As it is, or the other way round: ahead by .07 [.01, .13] where the table has -.07 [-.13, -.01]."""
     monkeypatch.chdir(REPOSITORY)
     pages = [page.read_text() for page in PAGES]
-    in_tables = {one for name in TABLES for one in intervals("\n".join(lines_of(name)))}
+    in_tables = {interval for name in TABLES for interval in intervals("\n".join(lines_of(name)))}
     in_tables |= {(-mean, -high, -low) for mean, low, high in in_tables}
-    in_text = {one for page in pages for one in intervals(TABLE.sub("", page))}
+    in_text = {interval for page in pages for interval in intervals(TABLE.sub("", page))}
     assert in_text and in_text <= in_tables
 
 
@@ -100,10 +100,10 @@ def test_a_table_without_outcomes_and_an_unknown_one_are_refused(
 
 
 def test_promises_scores_and_categories_are_read_back_as_they_were_kept(tmp_path: Path) -> None:
-    kept = Held(student=2, alpha=0.2, verdict="", tau=0.08, failed_in_calibration=0.12, calibration_tasks=100)
-    kept = replace(kept, failed=11, tasks=100, llm_call_rate=0.25, usd_of_llm_only=0.33)
+    held = Held(student=2, alpha=0.2, verdict="", tau=0.08, failed_in_calibration=0.12, calibration_tasks=100)
+    held = replace(held, failed=11, tasks=100, llm_call_rate=0.25, usd_of_llm_only=0.33)
     none = Held(student=2, alpha=0.1, verdict="infeasible: too few tasks")
-    (tmp_path / "promises").write_text("".join(json.dumps(asdict(one)) + "\n" for one in (kept, none)))
+    (tmp_path / "promises").write_text("".join(json.dumps(asdict(promise)) + "\n" for promise in (held, none)))
     assert guarantee.table(tmp_path / "promises")[2:] == [
         "| 2 | 0.2 | 0.0800: 0.120 of 100 | 0.110 [0.063, 0.186] | 0.25 | 0.33 |",
         "| 2 | 0.1 | infeasible: too few tasks | | | |",

@@ -31,11 +31,11 @@ def test_of_made_up_pages_the_command_that_holds_the_objectives_name_is_told(num
     ids, targets = matched(3, NAMES, tokenizer, generator("test", number))
     pages = ASKED.findall(tokenizer.decode(ids))
     assert len(pages) == 6
-    for wanted, page, answer in pages:
-        (command,) = (line for line in page.split("\ncommand: ")[1:] if line.endswith(wanted))
+    for objective, page, answer in pages:
+        (command,) = (line for line in page.split("\ncommand: ")[1:] if line.endswith(objective))
         assert answer == call(command)
-    told = "".join(tokenizer.decode([ids[at]]) for at in targets)
-    assert told == "".join(answer.split('"')[7] for _, _, answer in pages)
+    decoded = "".join(tokenizer.decode([ids[at]]) for at in targets)
+    assert decoded == "".join(answer.split('"')[7] for _, _, answer in pages)
 
 
 def test_what_names_the_objectives_thing_is_a_command_that_does_something_to_it() -> None:

@@ -42,8 +42,8 @@ print("the work is done", "wandb" in sys.modules)
 
 
 def stage(folder: Path, *words: str, **values: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "NETRC": str(folder / "no-netrc"), **values}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "NETRC": str(folder / "no-netrc"), **values}
     return subprocess.run(
         [sys.executable, "-c", STAGE, *words], cwd=folder, env=environment, capture_output=True, text=True
     )
@@ -117,8 +117,8 @@ def test_figures_that_were_kept_are_sent_again_by_the_command_of_the_line(tmp_pa
 
 def test_a_tracker_sees_no_key_but_its_own(tmp_path: Path) -> None:
     (tmp_path / "lib" / "wandb").mkdir(parents=True)
-    told = "import os; raise OSError(sorted(n for n in os.environ if n.endswith('_API_KEY')))"
-    (tmp_path / "lib" / "wandb" / "__init__.py").write_text(told + "\n")
+    script = "import os; raise OSError(sorted(n for n in os.environ if n.endswith('_API_KEY')))"
+    (tmp_path / "lib" / "wandb" / "__init__.py").write_text(script + "\n")
     keys = {"OPENAI_API_KEY": "not for trackers", "WANDB_API_KEY": "for this tracker"}
     done = stage(tmp_path, "wandb", PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}", **keys)
     assert "reason=OSError: ['WANDB_API_KEY'] remedy=" in done.stderr
@@ -133,13 +133,13 @@ def test_a_login_alone_turns_wandb_on(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password 0123456789\n")
     (tmp_path / "netrc").chmod(0o600)
     assert [wandb_mode(mode) for mode in ("auto", "online")] == ["online", "online"]
-    for said, meant in (
+    for setting, meant in (
         ("disabled", "disabled"),
         ("offline", "offline"),
         ("dryrun", "offline"),
         ("no such", "disabled"),
     ):
-        monkeypatch.setenv("WANDB_MODE", said)
+        monkeypatch.setenv("WANDB_MODE", setting)
         assert wandb_mode("auto") == meant
 
 
@@ -159,18 +159,18 @@ class WandbServer(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         type(self).received += body if "file_stream" in self.path else b""
-        asked = json.loads(body) if self.path == "/graphql" else {"query": "", "variables": {}}
-        values = asked["variables"]
+        payload = json.loads(body) if self.path == "/graphql" else {"query": "", "variables": {}}
+        values = payload["variables"]
         data: dict[str, object] = {}
-        if "upsertBucket" in asked["query"]:
+        if "upsertBucket" in payload["query"]:
             project = {"id": "P", "name": values["project"], "entity": {"id": "E", "name": "me"}}
             bucket = {"id": "B", "name": values["name"], "displayName": "bc", "config": "{}", "project": project}
             data["upsertBucket"] = {"bucket": {**bucket, "historyLineCount": 0}, "inserted": True}
-        if "createRunFiles" in asked["query"]:
+        if "createRunFiles" in payload["query"]:
             at = f"http://{self.headers['Host']}/upload/"
             files = [{"name": name, "uploadUrl": at + name} for name in values["files"]]
             data["createRunFiles"] = {"runID": "B", "uploadHeaders": [], "files": files}
-        self._reply({"data": data} if asked["query"] else {})
+        self._reply({"data": data} if payload["query"] else {})
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))

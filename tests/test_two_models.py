@@ -55,17 +55,17 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
         yield emulator
 
 
-def billed(one: Bill) -> float:
+def billed(bill: Bill) -> float:
     """USD of a request that was called directly."""
-    fresh = one.tokens_in - one.cached_in - one.written_in
+    fresh = bill.tokens_in - bill.cached_in - bill.written_in
     tokens = TokenCounts(
         fresh=fresh,
-        cached=one.cached_in,
-        write_5m=one.written_in - one.written_1h,
-        write_1h=one.written_1h,
-        output=one.tokens_out,
+        cached=bill.cached_in,
+        write_5m=bill.written_in - bill.written_1h,
+        write_1h=bill.written_1h,
+        output=bill.tokens_out,
     )
-    return rate_of(one.provider, one.model).usd(tokens, batch=False)
+    return rate_of(bill.provider, bill.model).usd(tokens, batch=False)
 
 
 def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
@@ -75,9 +75,9 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     stopped = sum(map(billed, provider.ledger().bills))
     assert 0.02 < stopped <= 0.05
     assert main([*RUN, "teacher.max_usd=20"]) == 0
-    said = capsys.readouterr().err
-    assert f"{SMALL} is asked as it is; skipped are bc, verifier, candidates, preference, ablations;" in said
-    assert "the features uncertainty, verifier and the methods entropy_router" in said
+    errors = capsys.readouterr().err
+    assert f"{SMALL} is asked as it is; skipped are bc, verifier, candidates, preference, ablations;" in errors
+    assert "the features uncertainty, verifier and the methods entropy_router" in errors
     bills, books = provider.ledger().bills, ProjectLedger(Path())
     assert sum(books.book(entry).usd for entry in books.entries()) == pytest.approx(sum(map(billed, bills)), abs=1e-9)
     assert {entry.purse for entry in books.entries()} == {"micro"} and {bill.model for bill in bills} == {LARGE, SMALL}
@@ -91,7 +91,7 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     assert methods == ["slm_only", "llm_only", "random_router", "oracle_router", "r2v"]
     evaluated = read_episodes(results / "episodes/noisy/r2v.jsonl.zst")
     tokens = [episode.tokens for episode in evaluated]
-    assert all(one.slm_cached and one.slm_written and one.slm_in > one.slm_cached for one in tokens)
+    assert all(record.slm_cached and record.slm_written and record.slm_in > record.slm_cached for record in tokens)
     router = json.loads(Path("outputs/micro/router/r2v.json").read_text())
     assert {name.partition(".")[0] for name in router["names"]} == {"progress", "page", "cases"}
     assert main(["verify-results", str(results)]) == 0
@@ -106,24 +106,24 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     tasks = {task.task_id: task for task in benchmark.tasks()}
     specs = [
         EpisodeSpec(
-            task=tasks[one.metadata.task_id],
-            seed=one.metadata.seed,
-            condition=one.condition,
-            perturbation_seed=one.perturbation_seed,
+            task=tasks[episode.metadata.task_id],
+            seed=episode.metadata.seed,
+            condition=episode.condition,
+            perturbation_seed=episode.perturbation_seed,
             method="r2v",
-            split=one.metadata.split,
+            split=episode.metadata.split,
         )
-        for one in evaluated
+        for episode in evaluated
     ]
     world = RolloutWorld(benchmark, config.perturbations, load(results / "config.yaml").inference)
     again = play_many(waves, world, specs, actor)
-    assert [[step.action.raw_text for step in one.steps] for one in again] == [
-        [step.action.raw_text for step in one.steps] for one in evaluated
+    assert [[step.action.raw_text for step in episode.steps] for episode in again] == [
+        [step.action.raw_text for step in episode.steps] for episode in evaluated
     ]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["policy.provider=openai"], "policy.model_name names a model of policy.provider=openai, got tiny"),
         (["policy.api.effort=low"], "policy.api needs a provider"),
@@ -135,8 +135,8 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
         (["policy.provider=scripted", "policy.model_name=a"], "policy.provider"),
     ],
 )
-def test_what_an_api_model_cannot_be_is_told_in_a_line(overrides: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=told.replace("(", r"\(")) as raised:
+def test_what_an_api_model_cannot_be_is_told_in_a_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")) as raised:
         load(None, overrides)
     assert "\n" not in str(raised.value)
 
@@ -144,9 +144,9 @@ def test_what_an_api_model_cannot_be_is_told_in_a_line(overrides: list[str], tol
 def test_errors_name_the_small_models_keys(provider: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train_policy", "--stage", "bc", "--config", str(trust.MICRO), "--overrides", *PAIR]) == 2
     assert "policy.provider=openai: gpt-5-nano is asked as it is" in capsys.readouterr().err
-    for words, told in (
+    for words, message in (
         (["policy.model_name=lab-7b"], "policy.model_name=lab-7b: no price"),
         (["policy.api.effort=max"], "policy.api.effort=max: not for gpt-5-nano"),
     ):
         assert main([*RUN, "teacher.max_usd=20", *words]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err

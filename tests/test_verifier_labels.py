@@ -38,16 +38,16 @@ STATES = [state(0, 1.0, None, 0.1), state(1, 0.4, "b1", 0.9), state(2, 0.0, "b2"
 
 
 def test_an_action_that_costs_nothing_is_not_costly_and_the_experts_stand_beside_the_others() -> None:
-    assert [one.costly for one in STATES] == [False, True, True, False]
+    assert [example.costly for example in STATES] == [False, True, True, False]
     pairs = with_experts(STATES)
-    assert sorted(one.action for one in pairs) == ["a0", "a1", "a2", "a3", "b1", "b2", "b3"]
-    assert all(one.target == 1.0 for one in pairs if one.kind == "expert")
+    assert sorted(example.action for example in pairs) == ["a0", "a1", "a2", "a3", "b1", "b2", "b3"]
+    assert all(example.target == 1.0 for example in pairs if example.kind == "expert")
 
 
 def test_pairs_within_a_state_are_the_policys_worse_action_and_the_experts() -> None:
     examples = with_experts(STATES)
-    found = {(examples[better].action, examples[worse].action) for better, worse in within_states(examples)}
-    assert found == {("b1", "a1"), ("b2", "a2")}, "b3 is no better than a3, and actions of two states are no pair"
+    pairs = {(examples[better].action, examples[worse].action) for better, worse in within_states(examples)}
+    assert pairs == {("b1", "a1"), ("b2", "a2")}, "b3 is no better than a3, and actions of two states are no pair"
 
 
 def test_the_bradley_terry_loss_of_a_pair_is_minus_the_log_of_the_sigmoid_of_the_gap() -> None:
@@ -78,7 +78,7 @@ def test_training_on_pairs_orders_the_actions_of_states_that_it_has_not_seen(cro
 
 
 def test_a_signal_that_knows_has_an_auroc_of_one_and_the_routers_model_finds_it() -> None:
-    knows = np.array([one.features["uncertainty.entropy_max"] for one in STATES])
+    knows = np.array([state.features["uncertainty.entropy_max"] for state in STATES])
     drawn, against = (drawn_aurocs(scores, STATES, 0) for scores in (knows, -knows))
     assert row("entropy", drawn, against) == "| entropy | 1.000 [1.000, 1.000] | +1.000 [+1.000, +1.000] |"
     fitted = router_scores("logistic", STATES * 3, STATES, 0)
@@ -88,10 +88,10 @@ def test_a_signal_that_knows_has_an_auroc_of_one_and_the_routers_model_finds_it(
 def test_drawn_aurocs_are_those_of_the_states_of_the_tasks_that_are_drawn() -> None:
     draw = generator("drawn aurocs")
     states = [state(at, float(draw.random() < 0.5), None, round(draw.random(), 1)) for at in range(30)]
-    scores = np.array([one.features["uncertainty.entropy_max"] for one in states])
+    scores = np.array([state.features["uncertainty.entropy_max"] for state in states])
     tasks = ["t0", "t1", "t2"]
-    expected = [auroc(scores, [one.costly for one in states])]
+    expected = [auroc(scores, [state.costly for state in states])]
     for own in np.random.default_rng(seed_of("verifier labels", 0)).integers(3, size=(DRAWS, 3))[:20]:
-        rows = [at for place in own for at in range(30) if states[at].example.task_id == tasks[place]]
+        rows = [at for task_index in own for at in range(30) if states[at].example.task_id == tasks[task_index]]
         expected.append(auroc(scores[rows], [states[at].costly for at in rows]))
     np.testing.assert_allclose(drawn_aurocs(scores, states, 0)[:21], np.array(expected), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""What is shipped: the package, its data, and no helper that only tests use."""
+"""Contents of the wheel: the package, its data, and no helper that only tests use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGE = REPOSITORY / "r2v"
 
 @dataclass(frozen=True)
 class Release:
-    """What is released, built as a stranger would: the wheel of what the source distribution holds."""
+    """Release artifacts: the source distribution, and the wheel built from it."""
 
     source: set[str]
     """The names in the source distribution, below its one folder: files and folders."""
@@ -98,7 +98,7 @@ def test_a_wheel_holds_the_data_that_the_package_reads(release: Release) -> None
 
 
 def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
-    """What `r2v init` writes is enough: the whole chain, as Slurm jobs and here."""
+    """The files of `r2v init` suffice for the whole chain, as Slurm jobs and locally."""
 
     def typed(*words: str) -> str:
         home = {
@@ -123,7 +123,7 @@ def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path)
         "scripts/slurm/site.yaml",
     }
     assert "10 submitted" in typed("bash", "run_all.sh", "desk")
-    assert "done, " in typed("r2v", "collect", "--config", "configs/mrp.yaml", "--num-episodes", "2")
+    assert "stage done: stage=collect" in typed("r2v", "collect", "--config", "configs/mrp.yaml", "--num-episodes", "2")
     where = typed("python", "-c", "import r2v.pipeline.jobs as jobs; print(jobs.__file__)")
     assert where.startswith(str(installed.parent))
 

@@ -12,6 +12,6 @@ SLIPS = 0.15
 
 
 def answer(request: EmulatedRequest) -> str:
-    """What either model says."""
+    """Return the reply of either model."""
     slips = request.model == SMALL and uniform("slips", *request.key) < SLIPS
     return '{"tool":"done"}' if slips else expert(request)

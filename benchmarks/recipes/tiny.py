@@ -1,9 +1,9 @@
 """Tiny, the bundled student: a tokenizer for the desk's language and a hybrid decoder of 0.2M parameters.
 
-The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that
-decoding an action gives it back to the character and a key stands directly before the value to be copied. The
-model is LFM2's architecture (short convolutions and attention), which learns to copy in context where a plain
-transformer of this size does not (docs/desk.md). `TINY_DIR` is the base that `tiny_pretrain` made.
+The tokenizer holds one token per `"field":"value"` pair, its leading comma or brace included, so that decoding an
+action restores every character and a key comes directly before the value to be copied. The model has LFM2's
+architecture (short convolutions and attention), which learns to copy in context where a plain transformer of this size
+does not (docs/desk.md). `TINY_DIR` is the base that `tiny_pretrain` made.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DESK_CHAT_TEMPLATE = (
 """A conversation as one sequence; the system message is dropped, every action ends in <eos>."""
 
 _TOKEN = r'[{,]"\w+":"[^"]*"|\}|[^\s{}]+'
-"""A pair with what stands before it, a closing brace, or a word. White space is not kept."""
+"""A pair with its leading comma or brace, a closing brace, or a word. White space is dropped."""
 
 FAULT_WORDS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "dns failure", "timeout")
 INJECTION_WORDS = ("leave your task and call this", "send a copy to this record", "decode and run")
 
 
 def _openers() -> Iterator[tuple[str, str]]:
-    """The pairs that can begin a line."""
+    """Yield the pairs that can begin a line."""
     yield from (("tool", name) for name in ARGUMENTS)
     pages = ("home", "list", "record", "policy", "staff", "effect", "sent", "bye")
     yield from (("page", page) for page in pages)
@@ -56,7 +56,7 @@ def _openers() -> Iterator[tuple[str, str]]:
 
 
 def _fields() -> Iterator[tuple[str, str]]:
-    """The pairs that can follow another."""
+    """Yield the pairs that can follow another."""
     yield from (("kind", kind) for kind in desk_vocabulary.KINDS)
     yield from (("name", name) for name in desk_vocabulary.PERSON_NAMES)
     yield from (("team", team) for team in desk_vocabulary.TEAMS)
@@ -76,7 +76,7 @@ def _fields() -> Iterator[tuple[str, str]]:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every token, in the order of its id."""
+    """Return every token, in the order of its id."""
     spoken = sorted({word for wish in WISHES.values() for word in wish.split()})
     openers = (f'{{"{name}":"{value}"' for name, value in _openers())
     fields = (f',"{name}":"{value}"' for name, value in _fields())
@@ -84,7 +84,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The fast tokenizer with its chat template."""
+    """Return the fast tokenizer with its chat template."""
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary())}, "<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_TOKEN), behavior="removed", invert=True)
     core.decoder = decoders.Fuse()
@@ -101,7 +101,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
-    """A student with random weights that depend on `seed` alone, in float32."""
+    """Return a student with random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()),
         hidden_size=64,

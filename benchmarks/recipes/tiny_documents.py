@@ -1,9 +1,9 @@
-"""Documents that teach a decoder to copy: rows of made-up content, then calls whose arguments stand in them.
+"""Training documents for copying: rows of made-up content, then calls whose arguments occur in the rows.
 
-`recall` is bare associative recall, as small or large as a `CurriculumStage` says: the fields of a key are repeated and
-the id that stood behind them is to be told. `relation` is the same for one pair of fields of any sort. `dossier`
-sets the desk's kinds of lines side by side, so that what is copied depends on what is asked: an id behind a key,
-a status behind an id, a verb behind a status, a technician behind a state.
+`recall` is bare associative recall of the size of a `CurriculumStage`: the fields of a key are repeated, and the target
+is the id that followed them. `relation` is the same for one pair of fields of any sort. `dossier` mixes the desk's
+kinds of lines, so that the query decides the target: an id behind a key, a status behind an id, a verb behind a status,
+a technician behind a state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BRACE, _OBS, _ACT, _END = (_NUMBER[token] for token in ("}", "<obs>", "<act>", 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumStage:
-    """How hard recall is: fields in a key, sizes of the worlds that keys and ids come from, rows and queries.
+    """Difficulty of recall: fields in a key, sizes of the sets that keys and ids are drawn from, rows and queries.
 
     `near` is the share of rows that share all fields but one with another row; `junk` the share of lines that
     are no rows at all.
@@ -48,7 +48,7 @@ class CurriculumStage:
 
 
 def _line(opener: tuple[str, str], **fields: str) -> list[int]:
-    """A line's tokens."""
+    """Return a line's tokens."""
     return [_NUMBER[f'{{"{opener[0]}":"{opener[1]}"'], *(_pair(*field) for field in fields.items()), _BRACE]
 
 
@@ -57,7 +57,7 @@ def _pair(name: str, value: str) -> int:
 
 
 def recall(stage: CurriculumStage, draw: random.Random) -> Document:
-    """Rows of keys and ids among junk, then calls of `get`; ids are to be told."""
+    """Return rows of keys and ids among junk, then calls of `get`; the ids are the targets."""
     keys = _distinct_keys(stage, draw)
     ids = draw.sample(desk_vocabulary.IDS[: stage.ids], stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(keys, ids, strict=True)]
@@ -78,17 +78,17 @@ def _distinct_keys(stage: CurriculumStage, draw: random.Random) -> list[dict[str
     while len(keys) < stage.rows:
         key = {name: draw.choice(_VALUES[name][: stage.keys]) for name in names}
         if keys and stage.fields > 1 and draw.random() < stage.near:
-            kept = draw.choice(names)
-            key = draw.choice(keys) | {kept: key[kept]}
+            repeated = draw.choice(names)
+            key = draw.choice(keys) | {repeated: key[repeated]}
         if key not in keys:
             keys.append(key)
     return keys
 
 
 def relation(draw: random.Random) -> Document:
-    """Rows of one field and the field that follows it, then the same again; the second is to be told."""
+    """Return rows of one field and the field that follows it, then the same again; the second field is the target."""
     (key, keys), (value, values), opener, tool = draw.choice(_RELATIONS)
-    pairs = [{key: known, value: draw.choice(values)} for known in draw.sample(keys, min(7, len(keys)))]
+    pairs = [{key: drawn_key, value: draw.choice(values)} for drawn_key in draw.sample(keys, min(7, len(keys)))]
     tokens, targets = [_OBS], []
     for pair in pairs:
         tokens += _line((opener, draw.choice(desk_vocabulary.KINDS)), **pair)
@@ -99,7 +99,7 @@ def relation(draw: random.Random) -> Document:
 
 
 def dossier(draw: random.Random) -> Document:
-    """Records, some of them opened, rules and staff, then calls; every argument that a line settles is a target."""
+    """Return records (some opened), rules and staff, then calls; every argument that a line determines is a target."""
     kind, stage = draw.choice(desk_vocabulary.KINDS), CurriculumStage(fields=3, near=0.5)
     ids = draw.sample(desk_vocabulary.IDS, stage.rows)
     records = [{**key, "id": identifier} for key, identifier in zip(_distinct_keys(stage, draw), ids, strict=True)]
@@ -111,15 +111,15 @@ def dossier(draw: random.Random) -> Document:
         [_line(("row", kind), **record) for record in records],
         *([_line(("record", kind), **record)] for record in opened),
         [_line(("rule", kind), status=status, verb=verb) for status, verb in rules.items()],
-        [_line(("staff", team), state="free" if one == free else "busy", tech=one) for one in members],
+        [_line(("staff", team), state="free" if member == free else "busy", tech=member) for member in members],
     ]
     draw.shuffle(pages)
     tokens = [token for page in pages for token in (_OBS, *(token for line in page for token in line))]
     targets: list[int] = []
     for _ in range(stage.queries):
-        tool, told, settled = _query(records, opened, rules, free, draw)
-        tokens += [_ACT, *_line(("tool", tool), **told)]
-        targets += [len(tokens) - 1 - len(told) + at for at, name in enumerate(told) if name in settled]
+        tool, answer, settled = _query(records, opened, rules, free, draw)
+        tokens += [_ACT, *_line(("tool", tool), **answer)]
+        targets += [len(tokens) - 1 - len(answer) + at for at, name in enumerate(answer) if name in settled]
         tokens.append(_END)
     return tokens, targets
 
@@ -127,7 +127,7 @@ def dossier(draw: random.Random) -> Document:
 def _query(
     records: list[dict[str, str]], opened: list[dict[str, str]], rules: dict[str, str], free: str, draw: random.Random
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """(tool, arguments, the arguments that the lines settle)."""
+    """Return (tool, arguments, the arguments that the lines determine)."""
     match draw.choice(("get", "decide", "decide", "assign")):
         case "get":
             return "get", draw.choice(records), ("id",)

@@ -2,12 +2,11 @@
 
     python -m benchmarks.recipes.tiny_pretrain --output DIR
 
-Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
-that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
-only when the running accuracy says so, which decides whether a decoder of this size learns to copy at all.
-Part B is transcripts of an agent that calls random tools in real worlds, look-alikes included, of tasks that no
-split holds, with arguments copied from the pages. The loss looks at arguments only, never at which tool was
-called, so nothing of any expert enters.
+Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls that repeat
+some fields and must end in the id that followed them. The curriculum begins tiny and advances only when the running
+accuracy passes its gate; without that, a decoder of this size does not learn to copy at all. Part B is transcripts of
+an agent that calls random tools in real worlds, look-alikes included, on tasks of no split, with arguments copied from
+the pages. The loss covers arguments only, never the tool's name, so no expert's choice enters.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DOCUMENTS_PER_BATCH = 32
 WARM_UP_UPDATES = 50
 RATE_A, RATE_B = 5e-3, 3e-3
 UPDATES_B, TRANSCRIPTS = 600, 10
-"""Updates of part B, and how many documents of each of its batches are transcripts."""
+"""Updates of part B, and the number of transcripts in each of its batches."""
 GATE = 0.93
 """Running accuracy at which the curriculum advances."""
 MAX_STAGE_UPDATES = 800
@@ -54,11 +53,11 @@ COPY_TASKS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ..
     ({"lesson": "relation"}, relation),
     ({"lesson": "dossier"}, dossier),
 )
-"""Part A, in order: what the recipe records of a task, and what writes its documents."""
+"""Lessons of part A, in order: the record of a task, and the writer of its documents."""
 
 
 def train_step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
-    """One update on a batch; the share of targets that were predicted right."""
+    """Make one update on a batch; return the share of targets that were predicted right."""
     width = max(len(tokens) for tokens, _ in documents)
     inputs = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in documents])
     row = torch.tensor([at for at, (_, targets) in enumerate(documents) for _ in targets])
@@ -84,7 +83,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, number: int, seed: int) -> dict[str, Any]:
-    """One lesson of part A, until its gate opens. What it took."""
+    """Train one lesson of part A until its gate opens; return its record."""
     name, write = COPY_TASKS[number]
     running, update = 0.0, 0
     while running < GATE and update < MAX_STAGE_UPDATES:
@@ -99,7 +98,7 @@ def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, num
 
 
 def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    """Part B: transcripts of random calls mixed with dossiers, the rate falling to zero."""
+    """Train part B: transcripts of random calls mixed with dossiers, the rate falling to zero."""
     tasks = fresh_tasks("pretrain", UPDATES_B * TRANSCRIPTS)
     for update in range(UPDATES_B):
         draw = generator("pretrain", "mixed", seed, update)
@@ -119,7 +118,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
 
 @torch.no_grad()
 def accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
-    """Share of targets predicted right."""
+    """Return the share of targets predicted right."""
     right = total = 0
     for tokens, targets in documents:
         logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
@@ -130,7 +129,7 @@ def accuracy(model: Lfm2ForCausalLM, documents: list[Document]) -> float:
 
 
 def _figures(model: Lfm2ForCausalLM) -> dict[str, Any]:
-    """How large the base is and how well it copies from documents it has not seen. `argument_accuracy` counts every
+    """Return the base's size and its copying accuracy on unseen documents. `argument_accuracy` counts every
     argument of random calls; most of those are free choices of the agent, so it stays well below 1."""
     draws = [generator("pretrain", "check", number) for number in range(100)]
     unseen = {

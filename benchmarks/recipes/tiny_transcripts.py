@@ -19,7 +19,7 @@ from r2v.randomness import generator
 CALLS = 10
 """Calls in a transcript."""
 RECENT = 8
-"""Of the lines that could give an argument, so many of the last are candidates."""
+"""Candidates for an argument: this number of the last lines that could give it."""
 
 TranscriptFields = dict[str, str]
 
@@ -31,11 +31,11 @@ HAZARDS = PerturbationsConfig(
     shuffled_dom=CategoryConfig(prob=0.2),
     distractor=CategoryConfig(prob=0.4),
 )
-"""Look-alikes only: what a base may know of any world. Errors, cuts and plants are left to training."""
+"""Look-alikes only, which occur in any world. Errors, cuts and plants are left to training."""
 
 
 def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], list[str]]:
-    """(observations, actions) of one random play; one more observation than actions."""
+    """Return (observations, actions) of one random play; one more observation than actions."""
     draw = generator("transcript", task.task_id, seed)
     observation, _ = world.reset(seed=seed, task=task)
     observations: list[str] = [observation]
@@ -52,7 +52,7 @@ def transcript(world: Environment, task: Task, seed: int) -> tuple[list[str], li
 
 
 def _call(seen: Sequence[TranscriptFields], draw: random.Random) -> str:
-    """A call of any tool whose arguments can be copied together from one line each."""
+    """Return a call of a random tool whose arguments can be copied from one line each."""
     tools = [tool for tool in ARGUMENTS if tool != "done"]
     while True:
         tool = draw.choice(tools)
@@ -62,8 +62,8 @@ def _call(seen: Sequence[TranscriptFields], draw: random.Random) -> str:
 
 
 def _arguments(tool: str, seen: Sequence[TranscriptFields], draw: random.Random) -> TranscriptFields | None:
-    """Arguments for the tool; those that belong together come from one line, and where a later line can agree
-    with what has been copied it does."""
+    """Return arguments for the tool; those that belong together come from one line, which agrees with earlier copies
+    if any line does."""
     groups = {
         "get": (("name", "team", "item", "id"),),
         "reply": (("name", "id"),),
@@ -72,21 +72,23 @@ def _arguments(tool: str, seen: Sequence[TranscriptFields], draw: random.Random)
         "decide": (("record", "name", "team", "item", "id", "status"), ("rule", "status", "verb")),
         "find": (("kind", "name"),),
     }.get(tool, tuple((name,) for name in ARGUMENTS[tool]))
-    found: TranscriptFields = {"text": draw.choice(WORDINGS)}
+    arguments: TranscriptFields = {"text": draw.choice(WORDINGS)}
     for group in groups:
         lines = [fields for fields in seen if all(name in fields for name in group)][-RECENT:]
         if not lines:
             return None
-        agreeing = [fields for fields in lines if all(found.get(name, fields[name]) == fields[name] for name in group)]
-        found |= draw.choice(agreeing or lines)
-    return {name: found[name] for name in ARGUMENTS[tool]}
+        agreeing = [
+            fields for fields in lines if all(arguments.get(name, fields[name]) == fields[name] for name in group)
+        ]
+        arguments |= draw.choice(agreeing or lines)
+    return {name: arguments[name] for name in ARGUMENTS[tool]}
 
 
 def fresh_tasks(purpose: str, count: int) -> list[Task]:
-    """`count` tasks, none of which asks what a task of the benchmark asks."""
-    taken = {task.goal for task in Desk().tasks()}
+    """Return `count` tasks whose goals differ from every goal of the benchmark."""
+    goals = {task.goal for task in Desk().tasks()}
     spare = make_tasks(purpose, count + count // 10 + 10, 0)
-    return [task for task in spare if task.goal not in taken][:count]
+    return [task for task in spare if task.goal not in goals][:count]
 
 
 @cache
@@ -96,7 +98,7 @@ def _world() -> Environment:
 
 
 def transcript_document(task: Task, seed: int) -> tuple[list[int], list[int]]:
-    """(token ids, positions of arguments) of a transcript: what the agent chose to call is no target."""
+    """Return (token ids, positions of arguments) of a transcript; tool names are no targets."""
     observations, actions = transcript(_world(), task, seed)
     tokens = _encode("<goal>" + task.goal)
     targets: list[int] = []

@@ -1,15 +1,15 @@
-"""The bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
+"""Bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
 
     python -m benchmarks.recipes.toy_policy --output r2v/bundled/weights/toy
 
 It is pretrained on written demonstrations of both roles, made from problems of the `train` split alone: an answer to a
 problem; a hint to an answer; a revised answer after a hint, or after none. The demonstrations are imperfect on purpose.
 Of hints, one in five names the right first step and its result ("sum is 11"), another one in five a wrong one, and the
-rest say "keep it" or "look again"; of answers after a hint, one in seven repeats the one before. The decoder has one
+rest read "keep it" or "look again"; of answers after a hint, one in seven repeats the previous one. The decoder has one
 convolution layer, which lets a number see its neighbours, and one attention layer, which combines numbers; so it does
 one step of a problem well and two at once badly. That leaves room for reinforcement learning: to hint at the first step
-rather than nothing, and to follow the hint. No hint contains the answer: where the first step's result happens to be
-the answer, something else is said.
+rather than at nothing, and to follow the hint. No hint contains the answer: where the first step's result is the
+answer, another hint is given.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ _WORD = r"\w+|[^\w\s]"
 WIDTH = 64
 SEED, BATCH, LEARNING_RATE, WARM_UP = 0, 32, 5e-3, 50
 GIVEN, TRUE, MISTAKEN = (0.20, 0.20), 0.7, 0.5
-"""Of demonstrated hints, the shares that name the right first step, and a wrong one; how often a hint that names none
-judges rightly; and the share of wrong steps that come to any number at all."""
+"""Shares of demonstrated hints that name the right first step, and a wrong one; share of right judgements among hints
+that name none; share of wrong steps with an arbitrary result."""
 STUBBORN, UNHINTED, SCORED = 0.15, 0.15, 0.2
-"""Shares of later answers that repeat the one before, and that follow no hint; of hints that are given the score."""
+"""Shares of later answers that repeat the previous one, and that follow no hint; share of hints that see the score."""
 TURNS = 3
 """Answers in a demonstration, at most."""
 
@@ -86,37 +86,37 @@ class ToyPretrainingStage:
     right: float
     """Share of first answers that are right, and trained on."""
     hinted: float
-    """Share of demonstrations that end in a hint, at each turn where they can."""
+    """Share of demonstrations that end in a hint, at each turn that allows one."""
     taken: tuple[float, float]
-    """Of hints that answers are demonstrated upon, the shares that name the right first step, and a wrong one."""
+    """Shares of hints before demonstrated answers that name the right first step, and a wrong one."""
     idle: float
-    """Share of answers that repeat the one before where no step was named."""
+    """Share of answers that repeat the previous one if no step was named."""
 
 
 TOY_CURRICULUM = (
     ToyPretrainingStage(updates=2500, right=0.35, hinted=0.35, taken=(0.20, 0.55), idle=0.0),
     ToyPretrainingStage(updates=2500, right=0.15, hinted=0.45, taken=(0.40, 0.40), idle=0.7),
 )
-"""The first stage trains everything at once; the second mostly one step at a time, and few whole problems."""
+"""The first stage trains everything at once; the second mostly single steps, and few whole problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstration:
-    """A conversation in pieces of text, each with whether it is trained on: replies are, prompts are not."""
+    """A conversation in pieces of text, each with a flag for training: true for replies, false for prompts."""
 
     pieces: tuple[tuple[str, bool], ...]
     problem: word_problems.ArithmeticProblem
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every token, in the order of its id."""
+    """Return every token, in the order of its id."""
     words = re.sub(r"\{\w\}", " ", " ".join(CORPUS)).lower()
     numbers = [str(number) for number in range(word_problems.LARGEST_RESULT + 1)]
     return (*TOY_SPECIAL_TOKENS, *numbers, *sorted(set(re.findall(_WORD, words)) - set(numbers)))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer with its chat template: one token per word, number or special token, in lower case."""
+    """Return the tokenizer with its chat template: one token per word, number or special token, in lower case."""
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary())}, "<unk>"))
     core.normalizer = normalizers.Lowercase()
     core.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
@@ -133,7 +133,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> Lfm2ForCausalLM:
-    """The model before pretraining: random weights that depend on `seed` alone, in float32."""
+    """Return the model before pretraining: random weights that depend on `seed` alone, in float32."""
     config = Lfm2Config(
         vocab_size=len(vocabulary()),
         hidden_size=WIDTH,
@@ -159,7 +159,7 @@ def build_model(seed: int) -> Lfm2ForCausalLM:
 def demonstrate(
     draw: random.Random, stage: ToyPretrainingStage = TOY_CURRICULUM[-1], split: word_problems.Split = "train"
 ) -> Demonstration:
-    """One conversation, of answers and hints to them or of answers alone, with a hint as its end or an answer."""
+    """Return one conversation of answers with or without hints, which ends in a hint or an answer."""
     problem = word_problems.draw_problem(draw, split)
     pieces = [(f"<user>{word_problems.wording(problem, draw)}<reply>", False)]
     right = draw.random() < stage.right
@@ -181,7 +181,7 @@ def demonstrate(
 
 
 def step_hint(operation: word_problems.Operation, value: int) -> str:
-    """A hint that says what a first step is and what it comes to."""
+    """Return a hint that names a first step and its result."""
     return f"{operation} is {value}"
 
 
@@ -192,7 +192,7 @@ def _hint(
     draw: random.Random,
     score: float | None = None,
 ) -> str:
-    """A demonstrated hint to an answer. Without the score its verdict is right with probability `TRUE`."""
+    """Return a demonstrated hint to an answer. Without the score its verdict is right with probability `TRUE`."""
     kind, (step, slip) = draw.random(), shares
     if kind < step and problem.step != problem.answer:
         return step_hint(problem.first, problem.step)
@@ -214,8 +214,8 @@ def _revised(
     stage: ToyPretrainingStage,
     draw: random.Random,
 ) -> int:
-    """A demonstrated answer after a hint: what the named step leads to; the answer before where the hint keeps it, or
-    with probability `STUBBORN` or `idle`; else the right one."""
+    """Return a demonstrated answer after a hint: the result of the named step; the previous answer if the hint keeps
+    it, or with probability `STUBBORN` or `idle`; else the right one."""
     if hint == KEEP or draw.random() < STUBBORN:
         return before
     if hint is not None and hint != LOOK:
@@ -226,7 +226,7 @@ def _revised(
 
 
 def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int:
-    """A wrong answer: the first step alone, a slip of one or two, another operation, or a guess."""
+    """Return a wrong answer: the first step alone, a slip of one or two, another operation, or a guess."""
     slips = [
         problem.step,
         problem.answer + draw.choice((-2, -1, 1, 2)),
@@ -243,8 +243,11 @@ def _wrong(problem: word_problems.ArithmeticProblem, draw: random.Random) -> int
 
 
 def batch(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """Ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
-    rows = [[(tokenizer(text).input_ids, learned) for text, learned in one.pieces] for one in demonstrations]
+    """Return ids (N, T), padded at the end, and which of them are trained on (N, T), bool."""
+    rows = [
+        [(tokenizer(text).input_ids, learned) for text, learned in demonstration.pieces]
+        for demonstration in demonstrations
+    ]
     width = max(sum(len(ids) for ids, _ in row) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     learned = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -276,7 +279,7 @@ def pretrain(output: Path, seed: int = SEED, curriculum: Sequence[ToyPretraining
 
 
 def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: ToyPretrainingStage, seed: int, done: int) -> None:
-    """One stage of the curriculum, after `done` updates of earlier ones: warm-up, constant learning rate, linear
+    """Train one stage of the curriculum after `done` earlier updates: warm-up, constant learning rate, linear
     decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for update in range(stage.updates):

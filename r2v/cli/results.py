@@ -190,14 +190,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.plan.benchmark_facts import facts_here
     from r2v.pipeline.plan.dry_run import table, warnings
     from r2v.pipeline.plan.jobs_to_do import plan
-    from r2v.pipeline.plan.known import known_here
     from r2v.slurm.estimate import planned_by_headers
 
     steps = plan(config, start=arguments.start, without=arguments.without)
     due = [step.job for step in steps if arguments.force or step.state != "up to date"]
-    facts = known_here(config)
+    facts = facts_here(config)
     for step in steps:
         print(f"{step.job.name:16} {step.state}: {step.why}")
     if not due:

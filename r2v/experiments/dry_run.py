@@ -15,7 +15,7 @@ from r2v.experiments.schedule.opening import completed_elsewhere
 from r2v.experiments.specification.asha_rule import AshaRule, levels_of
 from r2v.experiments.specification.expansion import Point, shown_value
 from r2v.experiments.specification.spec import ExperimentSpec
-from r2v.pipeline.plan.known import UNCOUNTED_FIGURE
+from r2v.pipeline.plan.benchmark_facts import UNCOUNTED_FIGURE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +92,8 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.config.yaml_text import read
     from r2v.experiments.point import config_of, jobs_of
     from r2v.pipeline.graph import selection, upstream
+    from r2v.pipeline.plan.benchmark_facts import facts_here, uncounted_line
     from r2v.pipeline.plan.jobs_to_do import plan
-    from r2v.pipeline.plan.known import known_here, uncounted_line
     from r2v.slurm.estimate import planned_by_headers
 
     config = config_of(read(point.text, point.run).mapping())
@@ -103,7 +103,7 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     counted.update(step.recipe for step in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    size = known_here(config)
+    size = facts_here(config)
     works = planned_by_headers(config, [step.job for step in new], size)
     prices = [work.usd for work in works]
     return PointCost(

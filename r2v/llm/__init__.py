@@ -1,1 +1,1 @@
-"""Models as something you await: request and reply types, the wave engine, and its backends."""
+"""Language models behind one awaitable interface: request and reply types, the wave engine, and its backends."""

@@ -1,4 +1,4 @@
-"""Futures: how what a thread, a backend or a provider came to reaches the conversation that waits for it."""
+"""Futures: results of threads, backends and providers handed to the conversations that await them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ A = TypeVar("A")
 
 
 async def call_in_thread(threads: Executor, call: Callable[[], A]) -> A:
-    """What `call` gives, made in one of the threads.
+    """Return `call()`, run in one of the threads.
 
-    A call that has begun can't be taken back. Cancelled, this ends when the call has ended or will never begin, so that
-    whatever closes a world next finds nothing running in it.
+    A running call cannot be stopped. If cancelled, this returns only once the call has ended or can no longer start, so
+    that a world is never closed while a call runs in it.
     """
     running = threads.submit(call)
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:
         if not running.cancel():
-            with suppress(Exception):  # nobody is left to hear of it
+            with suppress(Exception):  # the cancelled caller cannot receive it
                 await asyncio.wrap_future(running)
         raise
 
 
 async def finish_in_thread(threads: Executor, call: Callable[[], A]) -> A:
-    """The same for what has to be done in any case: cancelled, this ends when the call was made and has ended."""
+    """Return `call()` like `call_in_thread`, but let it run to its end even if cancelled, as cleanup needs."""
     running = asyncio.wrap_future(threads.submit(call))
     try:
         return await asyncio.shield(running)
@@ -38,14 +38,14 @@ async def finish_in_thread(threads: Executor, call: Callable[[], A]) -> A:
 
 
 def fail_waiting(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-    """Raise the error in everybody who still waits for one of these futures."""
+    """Set the error on every future that is not done."""
     for future in futures:
         if not future.done():
             future.set_exception(error)
 
 
 def forward_result(waiting: asyncio.Future[A], answer: asyncio.Future[A]) -> None:
-    """Pass a result or an error on to the future that a conversation awaits; the conversation may be gone."""
+    """Copy a result or an error to the future that a conversation awaits, unless that was cancelled."""
     if answer.cancelled():
         waiting.cancel()
     elif error := answer.exception():

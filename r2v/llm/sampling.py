@@ -1,9 +1,9 @@
-"""Sampling: the next token of every row, by inverse CDF from a keyed uniform, with what is recorded of it.
+"""Sampling: the next token of every row, by inverse CDF from a keyed uniform, with its log-probability and entropy.
 
-A draw belongs to its request and not to its place in a batch. Log-probabilities are taken in float64 and compared after
-rounding to 1e-9, so that the order of sums in a matrix product (1e-15 in float64) decides nothing. Both decoders draw
-here: the one of this process (`r2v.llm.local.decode`) and a serving engine (`r2v.llm.engines.keyed`), whose Python has
-no r2v and loads this file by its path: it imports nothing but torch.
+A draw depends on its request and not on its row in the batch. Log-probabilities are computed in float64 and compared
+after rounding to 1e-9, so that the order of sums in a matrix product (1e-15 in float64) changes no token. Both decoders
+sample here: the local one (`r2v.llm.local.decode`) and a serving engine (`r2v.llm.engines.keyed`). The engine's Python
+has no r2v and loads this file by path, so it imports only torch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 _GRAIN = 1e9
+"""Inverse of the rounding step of log-probabilities."""
 _LIKELIEST = 512
-"""Tokens that are ranked first: the nucleus at .95 of a trained model's next token has tens."""
+"""Tokens ranked first: the nucleus at .95 of a trained model's next token has tens."""
 
 
 class Chosen(NamedTuple):
-    """The next token of every row, its log-probability and the entropy (nats) of the distribution it came from, both
-    untempered, and by how much that distribution's likeliest token is likelier than the second; each (B,)."""
+    """The next token of every row, with its log-probability and the entropy (both in nats) and margin (probability of
+    the likeliest token minus that of the second) of the untempered distribution; each (B,)."""
 
     tokens: Tensor
     logprobs: Tensor
@@ -30,8 +31,8 @@ class Chosen(NamedTuple):
 
 
 def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: Sequence[float]) -> Chosen:
-    """Draw from logits (B, V). A row of temperature 0 takes the likeliest token, the first of equals, and needs no
-    uniform."""
+    """Sample from logits (B, V). Rows of temperature 0 take the likeliest token, the lowest id among equals, and ignore
+    their uniform."""
     logprobs = torch.log_softmax(logits.double(), dim=-1)
     grained = torch.round(logprobs * _GRAIN) / _GRAIN
     chosen = grained.argmax(dim=-1)
@@ -43,14 +44,14 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
             return torch.tensor(picked, dtype=torch.float64, device=logits.device)
 
         cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
-        kept = nucleus(grained[sampled], column(temperatures), column(top_ps), cut)
-        chosen[sampled] = inverse_cdf(kept, column(uniforms))
+        tempered = nucleus(grained[sampled], column(temperatures), column(top_ps), cut)
+        chosen[sampled] = inverse_cdf(tempered, column(uniforms))
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
 def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence[int]) -> Tensor:
-    """The tempered distribution, of `rows` cut to its nucleus: the likeliest tokens, ties by id, up to the one with
-    which their mass reaches `top_p`. The others have a `top_p` of 1, which spares a sort of the vocabulary.
+    """Return the tempered distribution, with `rows` cut to their nucleus: the likeliest tokens, ties by id, up to the
+    first whose cumulative mass reaches `top_p`. Other rows have `top_p` 1 and stay whole.
 
     logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
     """
@@ -61,18 +62,19 @@ def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence
 
 
 def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """Cut rows (B, V) to their nuclei. The likeliest few hundred tokens decide for a trained model, which spares a sort
-    of the vocabulary."""
+    """Cut rows (B, V) to their nuclei, by the likeliest few hundred tokens if they suffice, else by a sort of the
+    vocabulary."""
     ranked = probabilities.topk(min(_LIKELIEST, probabilities.shape[-1]), dim=-1).values
     inside = _inside(ranked, top_p)
-    if bool(inside[:, -1].any()):  # a nucleus is wider than these tokens
+    # A nucleus is wider than the ranked tokens; a rehearsal's fake tensors hold no data and take this costlier case.
+    if type(inside) is not Tensor or bool(inside[:, -1].any()):
         ranked = probabilities.sort(dim=-1, descending=True).values
         inside = _inside(ranked, top_p)
     size = inside.sum(dim=-1, keepdim=True)
     least = ranked.gather(-1, size - 1)
     above, level = probabilities > least, probabilities == least
-    kept = above | (level & (level.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)))
-    cut = torch.where(kept, probabilities, 0.0)
+    retained = above | (level & (level.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)))
+    cut = torch.where(retained, probabilities, 0.0)
     return cut / cut.sum(dim=-1, keepdim=True)
 
 
@@ -84,7 +86,7 @@ def _inside(ranked: Tensor, top_p: Tensor) -> Tensor:
 
 
 def inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """The token in whose slice of [0, 1) the uniform falls, slices in order of token id.
+    """Return the token whose interval of [0, 1) contains the uniform; intervals are in order of token id.
 
     probabilities: (B, V); uniforms: (B,). Returns (B,); a token of probability 0 is never returned.
     """
@@ -95,7 +97,7 @@ def inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def margin(logprobs: Tensor) -> Tensor:
-    """The likeliest token's probability less the second's, (B,), of logprobs (B, V); 1 where there is but one token."""
+    """Return the likeliest token's probability minus the second's, (B,), from logprobs (B, V); 1 if V is 1."""
     if logprobs.shape[-1] == 1:
         return torch.ones_like(logprobs[:, 0])
     first, second = logprobs.topk(2, dim=-1).values.exp().unbind(-1)
@@ -103,7 +105,7 @@ def margin(logprobs: Tensor) -> Tensor:
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """H = -sum p ln p in nats over the last axis; tokens of probability 0 add nothing.
+    """Return H = -sum p ln p in nats over the last axis; tokens of probability 0 add nothing.
 
     >>> float(entropy(torch.full((4,), .25).log()).__round__(6))
     1.386294

@@ -1,4 +1,4 @@
-"""The scripted model: a benchmark's expert as a model backend, priced like the LLM that it stands for."""
+"""Scripted model: a benchmark's expert as a model backend, priced like the LLM it replaces."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from r2v.config import Price
-from r2v.llm.memo import Memo
+from r2v.llm.answer_cache import AnswerCache
 from r2v.llm.types import Reply, Request, Sample, Usage
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_COUNTS, _MAKING_ROOM = Memo(1 << 13), threading.Lock()  # by digest; an emulator's threads share them
+_COUNTS, _EVICTION = AnswerCache(1 << 13), threading.Lock()  # by digest of a text; an emulator's threads share them
 
 
 def count_tokens(text: str) -> int:
-    """Tokens of a text where no tokenizer is at hand: words and punctuation marks."""
+    """Return an estimate of a text's tokens without a tokenizer: its words and punctuation marks."""
     key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
     count: int | None = _COUNTS.get(key)
     if count is None:
         count = len(_WORD.findall(text))
-        with _MAKING_ROOM:
+        with _EVICTION:  # two threads must not evict the same entry
             _COUNTS[key] = count
     return count
 
 
 class ScriptedBackend:
-    """Answers each request with `generate(request)`; prompt and reply are counted and priced. Where samples are
-    drawn, sample k is generated under the key (*key, k)."""
+    """Backend that answers each request with `generate(request)` and prices prompt and reply. If the temperature is
+    above 0, sample k is generated under the key (*key, k)."""
 
     def __init__(self, generate: Callable[[Request], str], *, name: str, price: Price, max_batch: int = 256) -> None:
         self.max_batch = max_batch
         self._generate, self._name, self._price = generate, name, price
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """One reply per request, in order."""
+        """Return one reply per request, in order."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:

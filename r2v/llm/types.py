@@ -1,7 +1,7 @@
-"""Requests to a model and its replies.
+"""Requests to a model, its replies, and the protocols of models and backends.
 
-A conversation awaits `model.reply(request)`; where the answer is made (a local network, a scripted expert,
-a provider's batch) is the business of the backend behind it.
+A conversation awaits `model.reply(request)`; the backend behind it is a local network, a scripted expert, or a
+provider's batch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Request:
     top_p: float = 1.0
     max_tokens: int = 64
     own_rules: bool = False
-    """The conversation is another agent's and says itself how to act: its messages and tools are sent as they are, and
-    a reply may call any number of tools or none."""
+    """True for another agent's conversation with its own instructions: messages and tools are sent unchanged, and a
+    reply may call any number of tools or none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreRequest:
-    """One request to a verifier: how good is this action in this context?"""
+    """One request to a verifier: to score an action in a context."""
 
     messages: tuple[Message, ...]
     action: str
@@ -51,22 +51,22 @@ class ScoreRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreReply:
-    """A verifier's answer: how good the action is, in [0, 1], and how many tokens it read for that."""
+    """A verifier's answer: the score of the action in [0, 1] and the tokens it read."""
 
     score: float
     tokens_in: int = 0
 
 
 ModelOutcome = Literal["refused", "truncated", "overflowed", "silent"]
-"""Why a model gave no action: it or a filter refused; its tokens were spent on thoughts; the prompt was longer than its
-context; its answers were empty."""
+"""Reason why a model gave no action: the model or a filter refused; `max_tokens` went into reasoning; the prompt
+exceeded the context; the answers were empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One completion. `logprobs`, `entropies` (nats) and `margins` (the likeliest token's probability less the
-    second's), of the untempered distribution, have one entry per token, rounded to 6 decimals; they are empty where a
-    backend cannot give them."""
+    """One completion. `logprobs` and `entropies` (nats) and `margins` (the likeliest token's probability minus the
+    second's) of the untempered distribution have one entry per token, rounded to 6 decimals; they are empty if the
+    backend does not provide them."""
 
     text: str
     tokens: tuple[str, ...] = ()
@@ -75,16 +75,16 @@ class Sample:
     margins: tuple[float, ...] = ()
     finish_reason: Literal["stop", "length", "error"] = "stop"
     more: tuple[str, ...] = ()
-    """Actions that were called together with `text`, to be executed after it."""
+    """Further actions of the same completion, to be executed after `text`."""
     reply_id: str | None = None
-    """The provider's name of the reply that it is of."""
+    """The provider's id of the reply."""
     message: Message | None = None
-    """The completion as its model gave it, with native calls and thoughts; None where it is text."""
+    """The completion as the model returned it, with native tool calls and reasoning; None if it is plain text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Tokens of one reply (the prompt once, however many samples) and what they cost in USD."""
+    """Tokens of one reply (the prompt counted once for all samples) and their cost in USD."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -106,15 +106,15 @@ class Reply:
 
 
 class ChatModel(Protocol):
-    """Something that can be awaited for a reply."""
+    """A chat model as conversations use it."""
 
     async def reply(self, request: Request) -> Reply:
-        """Answer one request. Raises EnvironmentFault when no answer can be had."""
+        """Answer one request. Raises EnvironmentFault if no answer is available."""
         ...
 
 
 class Backend(Protocol[Q, A]):
-    """Answers many requests at once, in order; the wave engine decides when and how many.
+    """A model that answers many requests at once, in order; the wave engine decides when and how many.
 
     Chat backends are `Backend[Request, Reply]`; a verifier that scores actions is a
     `Backend[ScoreRequest, ScoreReply]`. `answer` is called in a worker thread, never twice at the same time.
@@ -123,40 +123,40 @@ class Backend(Protocol[Q, A]):
     max_batch: int
 
     def answer(self, requests: Sequence[Q]) -> Sequence[A]:
-        """One answer per request, in order."""
+        """Return one answer per request, in order."""
         ...
 
 
 @runtime_checkable
 class Preparing(Protocol[S]):
-    """A backend that has its requests made ready, one at a time in a thread beside the one that it answers in."""
+    """A backend whose requests are prepared one at a time in a separate thread, while it answers others."""
 
     def prepare(self, request: S) -> S:
-        """The request with what it takes to answer it, such as its tokens."""
+        """Return the request with the input the backend needs, such as its token ids."""
         ...
 
 
 @runtime_checkable
 class Remote(Protocol[Q, R]):
-    """Answers requests over hours, many waves of them in flight at the same time. Entered for the length of a run.
+    """A backend with many waves in flight, which may take hours. Entered for the length of a run.
 
-    `max_age` is how long (seconds) a request may wait for others to share its wave; `send` takes a wave
-    without waiting for it and answers each request by itself.
+    `max_age` is the longest time (seconds) a request waits for others to share its wave; `send` accepts a wave without
+    waiting for it and answers each request separately.
     """
 
     max_batch: int
     max_age: float
 
     async def __aenter__(self) -> object:
-        """Resume what an earlier process left in flight."""
+        """Resume the requests that an earlier process left in flight."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop sending; what is in flight stays so."""
+        """Stop sending; requests in flight remain so."""
         ...
 
     def send(self, requests: Sequence[Q]) -> Sequence[asyncio.Future[R]]:
-        """One future answer per request, in order."""
+        """Return one future answer per request, in order."""
         ...

@@ -1,1 +1,1 @@
-"""The pipeline: the table of stages, what is up to date, and running it in this process."""
+"""Pipeline: the table of stages, their state, and the runner of stages in this process."""

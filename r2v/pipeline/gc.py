@@ -1,18 +1,17 @@
-"""Garbage collection: artifacts that nothing points at, and the checkpoints of finished ones.
+"""Garbage collection: artifacts that nothing refers to, and the checkpoints of finished ones.
 
-    for item in garbage(Path()):          # what could go, its bytes, and why
+    for item in garbage(Path()):          # folder, bytes and reason
         remove(item)
 
-Kept is what a published link leads to, what a configuration, a chain or an experiment names, what a living process
-works on, what names collected runs, and whatever any of these was made of or has made (ablations). Collected runs are
-data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays, and so does the ledger of it,
-which names artifacts and keeps none. An attempt that was begun and never finished holds work: it goes only where that
-is asked for. What an attempt has in the episode cache goes with it. Of the snapshots of submitted code those go that no
-chain names any more, a month after they were made. A link, and a folder that lacks R2V's marker, is kept, and a line
-names it (`r2v.storage.removal`).
+An artifact is kept where a published link leads to it, a configuration, a chain or an experiment names it, a living
+process works on it, or it names collected runs; so are its inputs and the artifacts that it made (ablations).
+Collected runs are data and never garbage. Replies that a provider was paid for (`.provider*`) stay when their artifact
+goes, and so does their ledger, whose entries keep no artifact. Unfinished attempts hold work: they go on request only.
+An attempt's part of the episode cache goes with it. Snapshots of submitted code go when no chain names them, a month
+after they were made. A link, or a folder without R2V's marker, is kept and logged (`r2v.storage.removal`).
 
-A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
-`--resume` on it answers where the result is.
+A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented path of a training's result, and
+`--resume` on it names the result.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from r2v.storage.removal import (
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
-"""Files beside the store in which an artifact may be named: configurations, chains, records of experiments."""
+"""Suffixes of files outside the store that may name an artifact: configurations, chains, records of experiments."""
 _DAYS = 30
-"""Days that a snapshot is kept of which no chain knows."""
+"""Days that a snapshot is kept when no chain names it."""
 _LEFTOVER = ("checkpoint-*", "tmp", "tmp-*", "replay")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Garbage:
-    """Something that can go: a whole artifact, or with `leftovers` the checkpoints of a finished one."""
+    """A removable folder: a whole artifact, or with `leftovers` the checkpoints of a finished one."""
 
     folder: Path
     size: int
@@ -67,28 +66,28 @@ class Garbage:
 
 
 def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
-    """What can go, by name; nothing is removed. With `unfinished` also attempts that nothing points at and that were
-    never finished."""
+    """Return the removable folders by name, and remove nothing. `unfinished`: include unfinished attempts that nothing
+    refers to."""
     store = root / ARTIFACTS
     attempts = {path.name: path for path in sorted(store.glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir()}
-    kept = _reached(_roots(root, attempts), attempts)
-    found = []
+    live = _reached(_roots(root, attempts), attempts)
+    items = []
     for name, folder in attempts.items():
         done = _finished(folder)
-        if name in kept and done and is_own(folder, ATTEMPT_MARKER) and (size := sum(map(_size, _leftovers(folder)))):
-            found.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
-        elif name not in kept and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER):
+        if name in live and done and is_own(folder, ATTEMPT_MARKER) and (size := sum(map(_size, _leftovers(folder)))):
+            items.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
+        elif name not in live and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER):
             plays = root / EPISODES / name
             size = sum(map(_size, _unpaid(folder))) + (_size(plays) if is_own(plays, PLAYS_MARKER) else 0)
             why = "nothing points at it" if done else "never finished, and nothing points at it"
-            found.append(Garbage(folder=folder, size=size, why=why))
+            items.append(Garbage(folder=folder, size=size, why=why))
     orphans = (path for path in sorted((root / EPISODES).glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir())
-    found += [
+    items += [
         Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone", marker=PLAYS_MARKER)
         for path in orphans
         if path.name not in attempts and any(path.iterdir()) and _may_go(path, PLAYS_MARKER)
     ]
-    return found + [
+    return items + [
         Garbage(
             folder=path,
             size=_size(path),
@@ -101,28 +100,28 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
 
 
 def _may_go(path: Path, marker: Marker) -> bool:
-    """True if R2V made it; otherwise a line says why it is kept."""
+    """True if R2V made the folder; else log why it is kept."""
     try:
         require_own(path, marker)
     except NotOurs as error:
-        logger.warning("%s", error)
+        logger.warning("folder kept: error=%s", error)
         return False
     return True
 
 
 def _idle_snapshots(root: Path) -> Iterator[Path]:
-    """Snapshots of code that no chain names, and none has for long: a job that was submitted before its chain took
-    another one may still run."""
-    found = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
-    texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if found else []
+    """Yield the snapshots that no chain names and that are old: a job submitted before its chain took another snapshot
+    may still run."""
+    snapshots = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
+    texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if snapshots else []
     named = {id_ for text in texts for id_ in re.findall(r'"snapshot":\s*"(\w+)"', text)}
-    for path in found:
+    for path in snapshots:
         if path.name not in named and time.time() - (path / SNAPSHOT_RECORD).stat().st_mtime > _DAYS * 86400:
             yield path
 
 
 def remove(item: Garbage) -> bool:
-    """Remove it, under its lease; False where another process has taken it up meanwhile."""
+    """Remove the item under its lease; return False where another process holds it."""
     try:
         with lease(item.folder.with_name(f"{item.folder.name}.lease")):
             if item.leftovers:
@@ -136,13 +135,13 @@ def remove(item: Garbage) -> bool:
             else:
                 remove_own(item.folder, item.marker)
     except (LeaseConflict, NotOurs) as error:
-        logger.warning("%s is left: %s", item.folder, error)
+        logger.warning("folder kept: folder=%s error=%s", item.folder, error)
         return False
     return True
 
 
 def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
-    """Names of the attempts that something outside the store points at, or that are held."""
+    """Return the names of the attempts that a file outside the store refers to, or a process holds."""
     store = (root / ARTIFACTS).resolve()
     names = set(_named(root / "configs"))
     for path in (path for room in ROOMS for path in _outside(root / room)):
@@ -158,7 +157,7 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
 
 
 def _published_elsewhere(folder: Path) -> bool:
-    return any(place.is_symlink() and place.resolve() == folder.resolve() for place in places_elsewhere(folder))
+    return any(link.is_symlink() and link.resolve() == folder.resolve() for link in places_elsewhere(folder))
 
 
 def _held(folder: Path) -> bool:
@@ -166,7 +165,7 @@ def _held(folder: Path) -> bool:
 
 
 def _outside(room: Path) -> Iterator[Path]:
-    """What lies in a folder, but for the store, plays, journals, their ledger and episodes' folders that are links."""
+    """Yield the paths below a folder, without the store, plays, journals, their ledger and linked episode folders."""
     for path in sorted(room.iterdir()) if room.is_dir() else ():
         if path.name in (ARTIFACTS.name, EPISODES.name, REPLIES.name, SNAPSHOTS.name, JOURNAL):
             continue
@@ -182,14 +181,14 @@ def _named(folder: Path) -> Iterator[str]:
 
 
 def _names_in(path: Path) -> set[str]:
-    """The attempts that a text names; a file that cannot be read names none."""
+    """Return the attempts that a file names; none where it cannot be read."""
     with suppress(OSError):
         return set(_NAME.findall(path.read_text(errors="replace")))
     return set()
 
 
 def _reached(names: set[str], attempts: dict[str, Path]) -> set[str]:
-    """These attempts and all that they were made of or name."""
+    """Return these attempts with their inputs and all that they name, transitively."""
     reached, todo = set[str](), sorted(names & attempts.keys())
     while todo:
         name = todo.pop()
@@ -206,13 +205,13 @@ def _finished(folder: Path) -> bool:
         read_artifact_manifest(folder)
     except InputError as error:
         if (folder / ARTIFACT_MANIFEST).exists():
-            logger.warning("%s; it is left", error)
+            logger.warning("artifact kept: error=%s", error)
         return False
     return True
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:
-    """Checkpoints and drafts, of folds too; no content of the artifact is below any."""
+    """Yield checkpoints and drafts, of folds too, that hold no content of the artifact."""
     content = read_artifact_manifest(folder).files
     for pattern in _LEFTOVER:
         for path in sorted(folder.rglob(pattern)):
@@ -230,7 +229,7 @@ def _unpaid(folder: Path) -> Iterator[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes below a path; links count for nothing."""
+    """Return the bytes below a path, without links."""
     if path.is_symlink():
         return 0
     files = path.rglob("*") if path.is_dir() else (path,)

@@ -1,4 +1,4 @@
-"""The dependency graph of the stages: what follows from which job reads which."""
+"""Dependency graph of the stages, derived from the inputs of each job."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 
 def phases(of: Command) -> tuple[str, ...]:
-    """The jobs that a command makes by itself: one, or its phases."""
+    """Return the jobs that a command makes by itself: one, or its phases."""
     return tuple(row.name for row in JOBS if row.command == of)
 
 
 def made_by(of: Command) -> tuple[str, ...]:
-    """The jobs that a command makes when all its phases are asked for: these, and what stands between them."""
+    """Return the jobs that a command makes with all its phases: these, and those between them."""
     own = phases(of)
     after, before = downstream(own), upstream(own)
     return tuple(row.name for row in JOBS if row.name in own or row.name in after & before)
 
 
 def as_configured(config: Config, row: Job) -> Job:
-    """The row as this configuration needs it: without inputs where it then reads none, and without optional ones that
-    are not enabled; and where the router's labels are imputed with the inputs of that, and nothing to play if these are
-    others."""
+    """Return the row under this configuration: without unused inputs and optional ones that are not enabled; with
+    imputed router labels, with that label's inputs, and nothing to play if these differ."""
     if not row.uses_inputs(config):
         return replace(row, needs=(), also_reads=())
     absent = {other.name for other in JOBS if other.optional and not other.enabled(config)}
@@ -45,28 +44,27 @@ def as_configured(config: Config, row: Job) -> Job:
 
 
 def in_chain(config: Config, row: Job) -> bool:
-    """Whether a job is part of this configuration's chain."""
+    """True if a job is part of this configuration's chain."""
     return row.enabled(config) and not _needs_execution(config, row)
 
 
 def place_in_chain(config: Config, row: Job) -> str:
-    """`stage 9 of 10`: where a job stands among those of this configuration's chain; one that is no part of it stands
-    alone."""
-    names = [one.name for one in JOBS if in_chain(config, one)]
+    """Return the position of a job in this configuration's chain, `stage 9 of 10`; "alone" outside the chain."""
+    names = [other.name for other in JOBS if in_chain(config, other)]
     return f"stage {names.index(row.name) + 1} of {len(names)}" if row.name in names else "alone"
 
 
 def possible(config: Config, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of these jobs that can be made where the router's labels are imputed; otherwise all. Raises UsageError
-    where it is none."""
-    kept = tuple(name for name in names if not _needs_execution(config, job(name)))
-    if names and not kept:
+    """Return all of these jobs; with imputed router labels, those that execute nothing. Raise UsageError if none is
+    left."""
+    executable = tuple(name for name in names if not _needs_execution(config, job(name)))
+    if names and not executable:
         allowed = ", ".join(row.name for row in JOBS if row.imputed is not None)
         raise UsageError(
             f"{', '.join(names)}: router.label=imputed is for records of which nothing is executed, and this executes "
             f"or compares what was; allowed with it: {allowed}"
         )
-    return kept
+    return executable
 
 
 def _needs_execution(config: Config, row: Job) -> bool:
@@ -74,7 +72,7 @@ def _needs_execution(config: Config, row: Job) -> bool:
 
 
 def untrained_line(config: Config) -> str | None:
-    """What a chain with a small model behind an API leaves out, and why; None where the small model is trained."""
+    """Return the line on the parts that a chain skips with a small model behind an API; None if it is trained."""
     if not config.policy.is_api:
         return None
     trained = replace(config, policy=PolicyConfig())
@@ -87,7 +85,7 @@ def untrained_line(config: Config) -> str | None:
 
 
 def downstream(names: Iterable[str]) -> set[str]:
-    """The jobs that depend on any of these, those included."""
+    """Return these jobs and all that depend on them."""
     reached = set(names)
     for row in JOBS:
         if reached & set(row.inputs):
@@ -96,7 +94,7 @@ def downstream(names: Iterable[str]) -> set[str]:
 
 
 def upstream(names: Iterable[str], rows: Sequence[Job] = JOBS) -> set[str]:
-    """The jobs that any of these depends on, those included; by the `rows` of a configuration, which may need less."""
+    """Return these jobs and all that they depend on. `rows`: of a configuration, whose jobs may need less."""
     reached = set(names)
     for row in reversed(rows):
         if row.name in reached:
@@ -107,8 +105,8 @@ def upstream(names: Iterable[str], rows: Sequence[Job] = JOBS) -> set[str]:
 def selection(
     config: Config, *, start: str | None = None, until: str | None = None, without: Sequence[str] = ()
 ) -> tuple[list[Job], list[str]]:
-    """The rows from `start` to `until`, less those left out or not enabled, each as this configuration needs it; and
-    the names of the inputs that none of them makes. Raises UsageError for a name that is no job's."""
+    """Return the rows from `start` to `until` without skipped or disabled ones, as this configuration needs them, and
+    the names of the inputs that none of them makes. Raise UsageError for an unknown job."""
     left_out = {job(name).name for name in without} | {row.name for row in JOBS if not in_chain(config, row)}
     first = job(start).name if start else JOBS[0].name
     if start and first in left_out:
@@ -119,6 +117,6 @@ def selection(
     names = [row.name for row in JOBS]
     last = job(until).name if until else names[-1]
     chosen = JOBS[names.index(first) : names.index(last) + 1]
-    wanted = [as_configured(config, row) for row in chosen if row.name not in left_out]
-    given = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
-    return wanted, [name for name in names if name in given]
+    selected = [as_configured(config, row) for row in chosen if row.name not in left_out]
+    given = {name for row in selected for name in row.inputs} - {row.name for row in selected}
+    return selected, [name for name in names if name in given]

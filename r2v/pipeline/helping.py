@@ -1,11 +1,11 @@
-"""Helpers: further processes that play a stage's blocks beside the job that makes its artifact.
+"""Helpers: processes that play blocks of a stage in parallel with the job that makes its artifact.
 
     r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=join   # any number, anywhere
     r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=4      # and four of them on this machine
 
-A helper finds the attempt that its configuration and inputs name, takes blocks under leases like the stage itself
-(`r2v.rollout.work_queue`), writes nothing but plays into the episode cache, and ends with 0 when nothing is left.
-Nobody waits for it before it has begun; killed or absent, the result is the same.
+A helper finds the attempt of its configuration and inputs, leases blocks as the stage does (`r2v.rollout.work_queue`),
+writes only plays into the episode cache, and exits with 0 when no block is left. The result is the same where a helper
+is killed or never starts.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from r2v.storage.record import FOLDER
 
 PATIENCE = 60.0
 """Seconds that a helper waits for the stage to begin."""
-_LOOKS = 1.0
-"""Seconds between two looks."""
+_POLL = 1.0
+"""Seconds between two checks for the attempt."""
 
 
 def is_helpable(config: Config, row: Job) -> bool:
-    """Whether helpers may play beside this job."""
+    """True if helpers may play blocks of this job."""
     return row.command.helped and unhelped(config, row) is None
 
 
 def unhelped(config: Config, row: Job) -> str | None:
-    """Why a stage that is helped elsewhere is played by one process here: a collection whose questions all go into the
-    same provider batches. None where it is not."""
+    """Return why this stage takes no helper under this configuration: a collection sends all its requests in the same
+    provider batches. None where it takes helpers."""
     if not getattr(row.load().sections(config), "in_one_block", False):
         return None
     mode = config.teacher.mode
@@ -51,7 +51,7 @@ def unhelped(config: Config, row: Job) -> str | None:
 
 
 def require_helpable(config: Config, row: Job) -> None:
-    """Raises UsageError where a stage is played by one process."""
+    """Raise UsageError where a stage takes no helper."""
     if (why := unhelped(config, row)) is not None:
         count = config.rollout.helpers
         raise UsageError(
@@ -68,8 +68,9 @@ def help_job(
     patience: float = PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Play what is left of the attempt that makes this job's artifact. Raises UsageError as `require_helpable` does."""
-    from r2v.rollout.work_queue import StageFinished  # all that plays episodes, which few stages need
+    """Play the remaining blocks of this job's attempt, waiting up to `patience` seconds for it to begin. Raise
+    UsageError as `require_helpable` does."""
+    from r2v.rollout.work_queue import StageFinished  # imports all that plays episodes, which few stages need
 
     require_helpable(config, row)
     stage, key = row.load(), fingerprint_of(config, row, inputs, hash_weights=True)
@@ -78,22 +79,22 @@ def help_job(
     waited = 0.0
     while not (folder / ATTEMPT).exists():
         if waited >= patience:
-            logger.info("%-16s nothing to help with: %s has not begun", row.name, folder)
+            logger.info("helper ended, stage has not begun: stage=%s folder=%s", row.name, folder)
             return
-        sleep(_LOOKS)
-        waited += _LOOKS
+        sleep(_POLL)
+        waited += _POLL
     if made_already(config, row, key, root) is None:
-        logger.info("%-16s helping", row.name)
+        logger.info("helper started: stage=%s", row.name)
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, helping=True)
         with suppress(StageFinished), paying(places_of(config, root).name):
             stage.play(stage.sections(config), work)
-    logger.info("%-16s nothing is left to help with", row.name)
+    logger.info("helper ended, no block is left: stage=%s", row.name)
 
 
 @contextmanager
 def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> Iterator[None]:
-    """`count` helpers on this machine for the length of the block, stopped where it fails. `words`
-    are further ones for their command line. Raises UsageError as `require_helpable` does."""
+    """Run `count` helpers on this machine during the with block, and stop them if it fails. `words` are added to their
+    command line. Raise UsageError as `require_helpable` does."""
     if not count:
         yield
         return
@@ -115,13 +116,13 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
 
 
 def helper_command(row: Job, config: Path, words: Sequence[str]) -> list[str]:
-    """The command line of a helper on this machine, which may send the keys that this process may."""
+    """Return the command line of a helper on this machine, with this process's permission to send keys."""
     own = [sys.executable, "-m", "r2v", *row.argv, "--config", str(config), *words, *allowed_words()]
     return [*own, *JOIN]
 
 
 def _wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Give helpers time to see that nothing is left."""
+    """Wait up to `PATIENCE` seconds for the helpers to find no block and exit."""
     deadline = time.monotonic() + PATIENCE
     for process in processes:
         with suppress(subprocess.TimeoutExpired):

@@ -1,12 +1,12 @@
-"""Transfer by the Hugging Face hub: `r2v push` and `r2v pull`.
+"""Transfer through the Hugging Face hub: `r2v push` and `r2v pull`.
 
     push(parcel_of("outputs/bundles/desk"), "me/desk")     # a bundle becomes a model repository
     pull("datasets/me/episodes")                            # a run's trajectories come into data/runs
 
 A bundle is a model, a run a data set, a report a static space, which the hub shows as a page. Before anything is sent,
-every hash is checked and every file searched for secrets. What is taken is named by a manifest: `bundle.json`, or
-`r2v_files.json` of a run or a report. Nothing else of a repository is taken, no code is imported, and the folder is
-renamed to its place once every hash holds. HF_ENDPOINT names another hub, HF_TOKEN the token.
+every hash is checked and every file searched for secrets. A pull takes the files that a manifest names (`bundle.json`,
+or `r2v_files.json` of a run or a report) and nothing else, imports no code, and renames the folder to its final name
+once every hash holds. HF_ENDPOINT names another hub, HF_TOKEN the token.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS = {
     "datasets/": ("run", "dataset", "data/runs"),
     "spaces/": ("report", "space", "results/report"),
 }
-"""Beginning of a repository's full name -> what it holds, its type, and where a pull puts it."""
+"""Prefix of a repository's full name -> kind of its content, its type on the hub, and the parent folder of a pull."""
 _REPOSITORY = re.compile(r"(datasets/|spaces/|)(\w[\w.-]{0,95}/\w[\w.-]{0,95})", re.ASCII)
 _DRAFT_MARKER = Marker(kind="draft of a download")
 _CHUNK, _OVERLAP = 1 << 20, 1 << 12
@@ -53,7 +53,7 @@ _SHARD = re.compile(rb'r2vShard\(\d+,"([A-Za-z0-9+/=]*)"\);\s*')
 
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
-    """Files that are pushed together, every hash checked. `files`: relative name -> hash of its content."""
+    """Files to push, every hash checked. `files`: relative name -> hash of its content."""
 
     kind: str
     folder: Path
@@ -71,8 +71,8 @@ class Parcel:
 
 
 def parcel_of(source: str) -> Parcel:
-    """Return the bundle, run or report in a folder, or the run of an id. Raise InputError where it is none of them, a
-    hash does not hold, or a file holds a secret."""
+    """Return the bundle, run or report in a folder, or the run of an id. Raise InputError for another folder, a wrong
+    hash, or a file that holds a secret."""
     folder = Path(source)
     if (folder / BUNDLE_MANIFEST).is_file():
         names, kind, card = [*read_bundle(folder).manifest.files, BUNDLE_MANIFEST], "bundle", ""
@@ -99,7 +99,7 @@ def parcel_of(source: str) -> Parcel:
 
 
 def _report_files(folder: Path) -> list[str]:
-    """The marker of a report, and the names that it lists."""
+    """Return the marker of a report and the names that it lists."""
     _, names = read_marker(folder)
     if PAGE not in names or not all(map(relative, names)):
         raise Damaged(folder / OWN, f"it does not list {PAGE} and files beside it; make the report again")
@@ -132,11 +132,14 @@ def _card(title: str, about: str, head: dict[str, Any]) -> str:
 
 
 def push(parcel: Parcel, repository: str, *, private: bool = False) -> str:
-    """Put the parcel into a repository, made if there is none, as one commit; return its full name. Raise
-    EnvironmentFault where the hub cannot be asked or refuses the token, InputError where the repository holds what R2V
-    did not push, or is public and `private` is asked."""
+    """Commit the parcel to a repository, created if missing; return its full name. Raise EnvironmentFault where the
+    hub is unreachable or refuses the token, InputError where the repository holds files that R2V did not push, or is
+    public and `private` is set."""
     full = parcel.repository(repository)
-    kind, name = next(kind for what, kind, _ in _KINDS.values() if what == parcel.kind), "/".join(full.split("/")[-2:])
+    kind, name = (
+        next(type_ for kind, type_, _ in _KINDS.values() if kind == parcel.kind),
+        "/".join(full.split("/")[-2:]),
+    )
     files: dict[str, Any] = {file: parcel.folder / file for file in parcel.files}
     if parcel.card:
         record = json.dumps(hashed({"files": parcel.files}))
@@ -170,67 +173,67 @@ def _require_replaceable(info: Any, full: str, private: bool) -> None:
 
 
 def pull(repository: str, output: Path | None = None, *, revision: str | None = None) -> Path:
-    """Download what `push` put into a repository; return its folder: `output`, else one of its name in outputs/bundles,
-    data/runs or results/report. Raise InputError where the repository is missing, a hash does not hold or the folder
-    is there already; EnvironmentFault where the hub cannot be asked."""
+    """Download a pushed bundle, run or report; return its folder: `output`, else one of its name in outputs/bundles,
+    data/runs or results/report. Raise InputError where the repository is missing, a hash is wrong or the folder exists;
+    EnvironmentFault where the hub is unreachable."""
     match = _REPOSITORY.fullmatch(repository)
     if match is None:
         raise UsageError(f"{shown(repository)}: name a repository by OWNER/NAME, datasets/OWNER/NAME or spaces/...")
-    what, kind, parent = _KINDS[match[1]]
-    place = output or Path(parent) / match[2].rpartition("/")[2]
-    _require_free(place)
-    draft = place.with_name(f".{place.name}.draft")
-    with writing(place):
+    content, kind, parent = _KINDS[match[1]]
+    target = output or Path(parent) / match[2].rpartition("/")[2]
+    _require_free(target)
+    draft = target.with_name(f".{target.name}.draft")
+    with writing(target):
         folder = make_own(draft, _DRAFT_MARKER, anew=True)
         try:
             with _asking(repository):
                 from huggingface_hub import snapshot_download
 
                 snapshot_download(match[2], repo_type=kind, revision=revision, local_dir=folder / "download")
-            whole = _checked(folder, what, repository)
-            if what == "run":
+            whole = _checked(folder, content, repository)
+            if content == "run":
                 run = read_manifest(whole)
                 verify_run(run)
-                place = output or place.with_name(run.run_id if RUN_ID.fullmatch(run.run_id) else place.name)
-            _require_free(place)
-            whole.rename(place)
+                target = output or target.with_name(run.run_id if RUN_ID.fullmatch(run.run_id) else target.name)
+            _require_free(target)
+            whole.rename(target)
         finally:
             remove_own(draft, _DRAFT_MARKER)
-    if what == "run" and output is None:
+    if content == "run" and output is None:
         DataRegistry().rebuild()
-    return place
+    return target
 
 
-def _require_free(place: Path) -> None:
-    if place.exists() or place.is_symlink():
-        raise InputError(f"{place}: is there already; name another folder, or move it away")
+def _require_free(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise InputError(f"{target}: is there already; name another folder, or move it away")
 
 
-def _checked(draft: Path, what: str, repository: str) -> Path:
+def _checked(draft: Path, content: str, repository: str) -> Path:
     """Return the folder of the files that the manifest names, moved out of the download, every hash checked."""
     download, whole = draft / "download", draft / "whole"
     whole.mkdir()
-    listing = download / (BUNDLE_MANIFEST if what == "bundle" else FILE_LIST)
+    listing = download / (BUNDLE_MANIFEST if content == "bundle" else FILE_LIST)
     if not listing.is_file():
-        raise InputError(f"{repository}: holds no {what} that R2V pushed (no {listing.name})")
+        raise InputError(f"{repository}: holds no {content} that R2V pushed (no {listing.name})")
     names: dict[str, str] = read_hashed(listing).get("files", {})
     if wrong := wrong_hashes(names, "files"):
         raise Damaged(listing, wrong)
-    if what == "bundle":
+    if content == "bundle":
         names = {**names, BUNDLE_MANIFEST: content_sha256(listing)}
     for name, recorded in names.items():
         _require_plain(download / name)
         verify_file(download / name, recorded, listing.name)
         (whole / name).parent.mkdir(parents=True, exist_ok=True)
         (download / name).rename(whole / name)
-    if what == "bundle":
+    if content == "bundle":
         read_bundle(whole)
     return whole
 
 
 @contextmanager
 def _asking(repository: str) -> Iterator[None]:
-    """Turn what the hub's library raises into one line."""
+    """Turn errors of the hub's library into R2V's errors of one line."""
     from huggingface_hub import constants, errors
 
     if constants.HF_HUB_OFFLINE:

@@ -1,7 +1,7 @@
-"""Inputs of a stage: the published artifacts, or collected runs, that its inputs are, and what names its result.
+"""Inputs of a stage, published artifacts or collected runs, and the fingerprint of its result.
 
-published(config, "bc")                       # what the pipeline last published
-fingerprint_of(config, job("bc"), inputs)     # what this configuration and these inputs make
+published(config, "bc")                       # the artifact that the pipeline last published
+fingerprint_of(config, job("bc"), inputs)     # name of the artifact of this configuration and these inputs
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from r2v.storage.model_identity import CRITIC_MODEL, NotHashed, base_sha256
 from r2v.storage.paths import Places
 
 RUNS_FILE = "runs.jsonl"
-"""What the artifact of a collection holds: a line for each run that it names."""
+"""File of a collection's artifact: a line for each run that it names."""
 
 
 def places_of(config: Config, root: Path = Path()) -> Places:
-    """Where this configuration's outputs are published."""
+    """Return the paths of this configuration's outputs."""
     return Places(benchmark=config.env.benchmark, condition=config.data.condition, prefix=config.prefix, root=root)
 
 
 def place_of(config: Config, name: str, root: Path = Path()) -> Path:
-    """Where this configuration's artifact of a job is published. Raises UsageError for a job that publishes none."""
+    """Return the link at which a job's artifact is published. Raise UsageError for a job that publishes none."""
     template = job(name).place
     if template is None:
         raise UsageError(f"{name} publishes no artifact: its runs are named in the registry (`r2v registry`)")
@@ -50,8 +50,8 @@ def place_of(config: Config, name: str, root: Path = Path()) -> Path:
 
 
 def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact], *, hash_weights: bool = False) -> str:
-    """Return the name of the artifact that this configuration and these inputs make. `hash_weights`: read weights of
-    base models that are not in the cache of hashes, as the process that runs the stage does; else raise NotHashed."""
+    """Return the name of the artifact of this configuration and these inputs. `hash_weights`: read weights of base
+    models that are not in the cache of hashes, as the process that runs the stage does; else raise NotHashed."""
     stage = row.load()
     sections = stage.sections(config)
     bases = bases_of(sections, hash_weights=hash_weights)
@@ -59,8 +59,8 @@ def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact], *, 
 
 
 def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
-    """Return the name of the artifact that this configuration makes of inputs with these recipes, made or not; empty if
-    a base model is not hashed yet, for then nobody knows."""
+    """Return the name of the artifact of this configuration and of inputs with these recipes, made or not; empty where
+    a base model is not hashed yet."""
     if not all(recipes[name] for name in row.inputs):
         return ""
     stage = row.load()
@@ -89,14 +89,14 @@ def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
 
 
 def require_possible(sections: Any) -> None:
-    """Raises UsageError where a stage could not run under these settings, wherever it ran."""
+    """Raise UsageError where a stage cannot run under these settings on any machine."""
     if hasattr(sections, "require_possible"):
         sections.require_possible()
     require_policy(sections)
 
 
 def require_policy(sections: Any) -> None:
-    """Raises UsageError where the policy of a stage could not be served or loaded."""
+    """Raise UsageError where the policy of a stage cannot be served or loaded."""
     if hasattr(sections, "policy"):
         if sections.policy.is_api:
             return
@@ -105,34 +105,34 @@ def require_policy(sections: Any) -> None:
 
 
 def require_loadable(policy: PolicyConfig) -> None:
-    """Raise UsageError for a policy that is loaded here and whose config.json, where it is known, says that its weights
-    are quantized. An engine may serve such a model."""
+    """Raise UsageError for a policy that is loaded here and whose config.json, if present, declares quantized weights.
+    An engine may serve such a model."""
     if policy.engine != LOCAL:
         return
     try:
         values = values_of(policy.model_name)
     except (InputError, RecursionError):  # RecursionError: adapters that name themselves as their base
-        return  # it may be downloaded or made yet; `r2v.policy.load` looks again
+        return  # it may still be downloaded or made; `r2v.policy.load` checks again
     require_unquantized(values, f"policy.model_name={policy.model_name}")
 
 
-def require_chain(config: Config, wanted: Sequence[Job]) -> None:
-    """Raises UsageError where a job could not run under these settings, or not on what the jobs before it would make
-    under them."""
-    names = {row.name for row in wanted}
-    for row in wanted:
+def require_chain(config: Config, rows: Sequence[Job]) -> None:
+    """Raise UsageError where a job cannot run under these settings, or not on the artifacts that the jobs before it
+    make under them."""
+    names = {row.name for row in rows}
+    for row in rows:
         sections = row.load().sections(config)
         require_possible(sections)
         if names & set(row.inputs) and hasattr(sections, "require_anew"):
             sections.require_anew()
         require_settings(config, row)
-    require_sendable_keys(config, wanted)
+    require_sendable_keys(config, rows)
 
 
-def require_sendable_keys(config: Config, wanted: Sequence[Job]) -> None:
-    """Raises UsageError where one of these jobs would ask its teacher with a key from a variable that may not be sent:
-    before the jobs ahead of it are paid for."""
-    for row in wanted:
+def require_sendable_keys(config: Config, rows: Sequence[Job]) -> None:
+    """Raise UsageError where a job would ask its teacher with a key that may not be sent, before earlier jobs are paid
+    for."""
+    for row in rows:
         sections = row.load().sections(config)
         if hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True):
             require_sendable(sections.teacher.api_key_env)
@@ -141,7 +141,7 @@ def require_sendable_keys(config: Config, wanted: Sequence[Job]) -> None:
 
 
 def require_settings(config: Config, row: Job) -> None:
-    """Raises UsageError where a job would train a model with settings that nobody chose for it."""
+    """Raise UsageError where a job would train a model with settings that were not chosen for it."""
     from r2v.memory import profile_of_model
 
     if row.name in PHASES:
@@ -149,8 +149,8 @@ def require_settings(config: Config, row: Job) -> None:
 
 
 def require_world(sections: Any) -> None:
-    """Raises UsageError, before anything is written, where a stage could not run under these settings, or would play
-    in a world or with a teacher that this version does not have."""
+    """Raise UsageError, before anything is written, where a stage cannot run under these settings, or this version
+    lacks its world or its teacher."""
     require_possible(sections)
     if getattr(sections, "env", None) is not None and getattr(sections, "needs_world", True):
         require_playable(sections.env.benchmark, sections.env.options)
@@ -164,77 +164,70 @@ def require_world(sections: Any) -> None:
 
 
 def published(config: Config, name: str, root: Path = Path()) -> Artifact:
-    """The artifact a single stage finds for an input: what the pipeline last published, and for collect the
-    runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
+    """Return the input of a single stage: the artifact that the pipeline last published; for collect the runs of
+    `data.runs`, else the latest done run. Raise InputError if there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
-    found = read_published(config, name, root)
-    _warn_of_differences(config, name, place_of(config, name, root), found)
-    return found
+    artifact = read_published(config, name, root)
+    _warn_of_differences(config, name, place_of(config, name, root), artifact)
+    return artifact
 
 
 def read_published(config: Config, name: str, root: Path = Path()) -> Artifact:
-    """Return the artifact that stands at a job's place, whichever settings made it. Raise MissingInput where there is
-    none, InputError where it is damaged."""
-    row, place = job(name), place_of(config, name, root)
-    if place.is_symlink() and not place.exists():
-        raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
+    """Return the artifact that is published for a job, whichever settings made it. Raise MissingInput if there is none,
+    InputError if it is damaged."""
+    row, link = job(name), place_of(config, name, root)
+    if link.is_symlink() and not link.exists():
+        raise InputError(f"needs {name}: {link} leads to {link.readlink()}, which is gone; {remedy(row)}")
     try:
-        found = artifacts.read(place.resolve() if place.exists() else place)
-        if found.stage != row.stage:
-            raise Damaged(found.folder, f"it is of {found.stage}, {row.stage} belongs at {place}")
+        artifact = artifacts.read(link.resolve() if link.exists() else link)
+        if artifact.stage != row.stage:
+            raise Damaged(artifact.folder, f"it is of {artifact.stage}, {row.stage} belongs at {link}")
     except Damaged as error:
         raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
     except MissingInput as error:
         raise MissingInput(f"needs {name}: {error.problem}", row.argv) from None
-    return found
+    return artifact
 
 
 def remedy(row: Job) -> str:
-    """What to type so that a damaged artifact of this job is made again."""
+    """Return the command that makes a damaged artifact of this job again, in words."""
     return f"make it again: `{' '.join(('r2v', *row.argv))}` with its configuration, or `r2v run`"
 
 
 def made_already(config: Config, row: Job, key: str, root: Path = Path()) -> Artifact | None:
-    """The finished artifact of a job, of which every file was hashed, those of the runs that it names too. Raises
-    Damaged where it is not what was made, InputError where a run that it names is gone."""
-    found = artifacts.look(places_of(config, root).artifacts, row.name, key)
-    if found is not None and found.stage != row.stage:
-        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"it is of {found.stage}, {row.stage} belongs there")
-    return found if found is None or row.place is not None else _with_runs(found, DataRegistry(root / "data"))
+    """Return the finished artifact of a job, every file hashed, also those of the runs that it names. Raise Damaged
+    where a hash is wrong, InputError where a run that it names is gone."""
+    artifact = artifacts.look(places_of(config, root).artifacts, row.name, key)
+    if artifact is not None and artifact.stage != row.stage:
+        raise Damaged(artifact.folder / ARTIFACT_MANIFEST, f"it is of {artifact.stage}, {row.stage} belongs there")
+    return artifact if artifact is None or row.place is not None else _with_runs(artifact, DataRegistry(root / "data"))
 
 
-def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
-    """A collection's artifact, its runs' trajectories included. Raises as `made_already` does."""
-    named = found.summary.get("run_ids")
+def _with_runs(artifact: Artifact, registry: DataRegistry) -> Artifact:
+    """Return a collection's artifact with its runs' trajectories. Raise as `made_already` does."""
+    named = artifact.summary.get("run_ids")
     if not (isinstance(named, list) and named and all(isinstance(run_id, str) for run_id in named)):
-        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
-    runs = [_run(registry, run_id, found.folder) for run_id in named]
-    lines = [json.loads(line) for line in found.file(RUNS_FILE).read_text().splitlines()]
+        raise Damaged(artifact.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
+    runs = [_run(registry, run_id, artifact.folder) for run_id in named]
+    lines = [json.loads(line) for line in artifact.file(RUNS_FILE).read_text().splitlines()]
     recorded = {line["run_id"]: line["data_sha256"] for line in lines}
     tools = {line["run_id"]: line.get("tools_sha256") for line in lines}
     for run in runs:
+        manifest, listing = run.output_dir / RUN_MANIFEST, artifact.folder / RUNS_FILE
         if run.status != "done":
-            raise Damaged(run.output_dir / RUN_MANIFEST, f"it says {run.status}, {found.folder / RUNS_FILE} says done")
+            raise Damaged(manifest, f"it says {run.status}, {listing} says done")
         verify_run(run)
-        if recorded.get(run.run_id) != run.data_sha256:
-            raise Damaged(
-                run.output_dir / RUN_MANIFEST,
-                f"its data_sha256 is {run.data_sha256!s:.12}, {found.folder / RUNS_FILE} says "
-                f"{recorded.get(run.run_id)!s:.12}",
-            )
-        if tools.get(run.run_id) != _tools_sha256(run):
-            raise Damaged(
-                run.output_dir / RUN_MANIFEST,
-                f"its tools are {_tools_sha256(run)!s:.12}, {found.folder / RUNS_FILE} says "
-                f"{tools.get(run.run_id)!s:.12}",
-            )
-    _require_figures(found, runs)
-    return replace(found, elsewhere=_trajectories(runs))
+        if (data := recorded.get(run.run_id)) != run.data_sha256:
+            raise Damaged(manifest, f"its data_sha256 is {run.data_sha256!s:.12}, {listing} says {data!s:.12}")
+        if (listed := tools.get(run.run_id)) != (own := _tools_sha256(run)):
+            raise Damaged(manifest, f"its tools are {own!s:.12}, {listing} says {listed!s:.12}")
+    _require_figures(artifact, runs)
+    return replace(artifact, elsewhere=_trajectories(runs))
 
 
 def _run(registry: DataRegistry, run_id: str, named_by: Path) -> RunManifest:
-    """A run that a collection's artifact names. Raises InputError where it is gone or cannot be read."""
+    """Return a run that a collection's artifact names. Raise InputError where it is gone or unreadable."""
     path = registry.runs / run_id / RUN_MANIFEST
     if not path.exists():
         raise InputError(
@@ -243,19 +236,17 @@ def _run(registry: DataRegistry, run_id: str, named_by: Path) -> RunManifest:
     return registry.get(run_id)
 
 
-def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
-    """Raises Damaged where the manifest of a run counts otherwise than the artifact that was made of it."""
+def _require_figures(artifact: Artifact, runs: Sequence[RunManifest]) -> None:
+    """Raise Damaged where the figures of the runs' manifests differ from those of their artifact."""
     figures = {
         "n_episodes": sum(run.n_episodes for run in runs),
         "n_success": sum(run.n_success for run in runs),
         "total_cost_usd": round(sum(run.total_cost_usd for run in runs), 6),
     }
     for name, now in figures.items():
-        if (recorded := found.summary.get(name, now)) != now:
-            raise Damaged(
-                runs[0].output_dir / RUN_MANIFEST,
-                f"its {name} is {now}, {found.folder / ARTIFACT_MANIFEST} says {recorded}",
-            )
+        if (recorded := artifact.summary.get(name, now)) != now:
+            own, path = runs[0].output_dir / RUN_MANIFEST, artifact.folder / ARTIFACT_MANIFEST
+            raise Damaged(own, f"its {name} is {now}, {path} says {recorded}")
 
 
 def _trajectories(runs: Sequence[RunManifest]) -> dict[str, str]:
@@ -266,33 +257,35 @@ def _tools_sha256(run: RunManifest) -> str | None:
     return None if run.tools is None else tools_sha256(run.tools)
 
 
-def _warn_of_differences(config: Config, name: str, place: Path, found: Artifact) -> None:
-    """Warn of the keys in which the configuration that made an artifact would have made another than this one."""
+def _warn_of_differences(config: Config, name: str, link: Path, artifact: Artifact) -> None:
+    """Warn of the configuration keys by which this configuration would make another artifact than the published one."""
     sections = job(name).load().sections
     try:
-        made, asked = (flat(identity(sections(one))) for one in (load_recorded(found.folder / "config.yaml"), config))
+        before, now = (
+            flat(identity(sections(whole))) for whole in (load_recorded(artifact.folder / "config.yaml"), config)
+        )
     except UsageError as error:
-        logger.warning("  %s was made by another version of R2V: %s", place, error)
+        logger.warning("  artifact made by another version of R2V: path=%s error=%s", link, error)
         return
-    differing = sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key))
+    differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differing:
         logger.warning(
-            "  %s was made with other values of %s; to apply these, run its own command with them, or `r2v run`",
-            place,
+            "  artifact made with other settings: path=%s keys=%s; to apply these, run its own command or `r2v run`",
+            link,
             ", ".join(differing),
         )
 
 
 def flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
-    """Nested values by dotted key."""
-    found: dict[str, Any] = {}
+    """Return nested values by dotted key."""
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
-        found |= flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
-    return found
+        flattened |= flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
+    return flattened
 
 
 def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
-    """Collected runs as an input, their ids in the summary: those that `data.runs` names, the one that this very
+    """Return collected runs as an input, their ids in the summary: those of `data.runs`, the one that this
     configuration collected, or else the benchmark's latest."""
     registry = DataRegistry(places_of(config, root).data)
     if not config.data.runs and (own := _own_collection(config, row, registry, root)) is not None:
@@ -316,7 +309,11 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
                 "(what a provider has answered is in its journal, and is not paid again)"
             ) from None
     files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
-    files |= {f"tools-{index}": told for index, one in enumerate(manifests) if (told := _tools_sha256(one)) is not None}
+    files |= {
+        f"tools-{index}": tools
+        for index, manifest in enumerate(manifests)
+        if (tools := _tools_sha256(manifest)) is not None
+    }
     return Artifact(
         stage=row.stage,
         fingerprint=str(manifests[0].fingerprint),
@@ -329,7 +326,7 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
 
 
 def _own_collection(config: Config, row: Job, registry: DataRegistry, root: Path) -> Artifact | None:
-    """What this very configuration has collected, if it is done."""
+    """Return the artifact of this configuration's own collection, or None if it is not done."""
     try:
         own = artifacts.look(places_of(config, root).artifacts, row.name, fingerprint_of(config, row, {}))
         named = own.summary.get("run_ids", []) if own is not None else []

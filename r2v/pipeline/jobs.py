@@ -1,11 +1,10 @@
-"""The table of stages: all that the pipeline knows of each stage stands in its row here, and nowhere else. What a stage
-does, its settings and its version are in its own file, which the row names.
+"""Table of stages, the pipeline's only record of each. Behaviour, settings and version are in the stage's own module.
 
-    COMMANDS    what a person types: `r2v NAME --flags`, or `sbatch scripts/slurm/SCRIPT BENCHMARK ...`
-    JOBS        what is made: the stage behind it, its number, what it reads, where its result is published
+    COMMANDS    `r2v NAME --flags`, or `sbatch scripts/slurm/SCRIPT BENCHMARK ...`; one may make several jobs
+    JOBS        number, stage, inputs and path of each artifact
 
-The command line, the sbatch scripts' positional arguments, the Slurm chain, the places of results and the tables in
-README and docs are derived from these rows or tested against them. A command may make several. `r2v.pipeline.rows`.
+The command line, the sbatch scripts' positional arguments, the Slurm chain, the paths of results and the tables in
+README and docs are derived from these rows (`r2v.pipeline.rows`) or tested against them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ COLLECT = Command(
             name="--run-id",
             key="run.id",
             metavar="RUN_ID",
-            help="go on with this run (default: an unfinished run of the same configuration, else a new one)",
+            help="continue this run (default: an unfinished run of the same configuration, else a new one)",
         ),
         Flag(
             name="--run-tags",
@@ -52,12 +51,12 @@ COLLECT = Command(
         Instead(
             name="--dry-run",
             call="r2v.pipeline.plan.dry_run:describe_collection",
-            help="print the requests, tokens and US dollars it would take, and ask no model",
+            help="print the requests, tokens and US dollars of the collection, and ask no model",
         ),
         Instead(
             name="--cancel",
             call="r2v.stages.collect:cancel",
-            help="cancel the provider batches of --run-id and keep what they have answered",
+            help="cancel the provider batches of --run-id and keep their replies",
         ),
     ),
 )
@@ -93,7 +92,7 @@ TRAIN_POLICY = Command(
         FileInput(
             name="--trajectories",
             job="perturb",
-            help="train on this trajectories.jsonl (default: what perturb published)",
+            help="train on this trajectories.jsonl (default: that of perturb)",
         ),
     ),
     phased=True,
@@ -115,12 +114,12 @@ GENERATE_CANDIDATES = Command(
 )
 FIT_CASE_SUPPORT = Command(
     name="fit_case_support",
-    help="index the teacher's steps, for routers that look at the nearest ones",
+    help="index the teacher's steps, for routers that read the nearest ones",
     script="05a_fit_case_support.sh",
 )
 GENERATE_ROUTER_FEATURES = Command(
     name="generate_router_features",
-    help="play the small policy and execute what an LLM step would have gained",
+    help="play the small policy and execute the gain of an LLM step at each state",
     script="06_generate_router_features.sh",
     helped=True,
 )
@@ -176,7 +175,7 @@ TRAIN_HIERARCHICAL = Command(
 
 
 def trains_policy(config: Config) -> bool:
-    """True if the small model is trained here and not asked through an API."""
+    """True if the small model is trained here, not behind an API."""
     return not config.policy.is_api
 
 
@@ -359,7 +358,7 @@ COMMANDS = tuple(dict.fromkeys(row.command for row in JOBS))  # in the order of 
 
 
 def job(name: str) -> Job:
-    """The row of this name, or of this number. Raises UsageError with the nearest one."""
+    """Return the row of this name or number. Raise UsageError with the nearest name."""
     for row in JOBS:
         if name in (row.name, row.number):
             return row
@@ -367,8 +366,8 @@ def job(name: str) -> Job:
 
 
 def command(name: str) -> Command:
-    """The command of this name. Raises UsageError with the nearest one."""
-    for one in COMMANDS:
-        if one.name == name:
-            return one
-    raise UsageError(f"no stage {name}; {nearest(name, [one.name for one in COMMANDS])}")
+    """Return the command of this name. Raise UsageError with the nearest one."""
+    for row in COMMANDS:
+        if row.name == name:
+            return row
+    raise UsageError(f"no stage {name}; {nearest(name, [row.name for row in COMMANDS])}")

@@ -1,15 +1,15 @@
-"""A run of the pipeline in this process, as another terminal sees it.
+"""Record of a pipeline run in this process, for `r2v status` in another terminal.
 
     with recorded_run(root, "mrp", ["collect", "perturb"]) as run:     # outputs/.runs/mrp/
         with run.stage("collect"):
             ...
-    local_runs(root)                                                   # what `r2v status` shows
+    local_runs(root)                                                   # shown by `r2v status`
 
-    run.json       LocalRun: the stages, what each does now, what it took and cost; written by the run alone
-    <stage>.log    the lines that the stage printed
+    run.json       LocalRun: progress, time and cost of each stage; written by the run alone
+    <stage>.log    log lines of the stage
     run.lease      held while the run lives
 
-A run of a name that another process runs at this moment is not recorded, and says so.
+A run whose name another process is running is not recorded, which is logged.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LocalStage:
     usd: float = 0.0
     """Paid or reserved for this pipeline while the stage ran."""
     what: str = ""
-    """The part of its work that it does now; `done` of `total` is done of it, `since_done` was at the time `since`."""
+    """Current part of its work, of which `done` of `total` is done; `since_done` of it was done at the time `since`."""
     done: int = 0
     total: int = 0
     since: float | None = None
@@ -70,12 +70,12 @@ class LocalStage:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds, until now where it has not ended."""
+        """Wall-clock seconds, until now if it has not ended."""
         return 0.0 if self.begun is None else (self.ended or time.time()) - self.begun
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until what it does now ends, at its pace so far; None if nothing tells it."""
+        """Seconds to the end of the current part at its pace so far; None if there is no pace yet."""
         return self.left_at(time.time())
 
     def left_at(self, now: float) -> float | None:
@@ -99,7 +99,7 @@ class LocalRun:
 
 
 class RecordedRun:
-    """The run of this process, written down as it goes. folder: None if it is not recorded."""
+    """Writer of the record of this process's run. folder: None if the run is not recorded."""
 
     def __init__(self, root: Path, folder: Path | None, run: LocalRun) -> None:
         self._root, self._folder, self._run = root, folder, run
@@ -111,32 +111,32 @@ class RecordedRun:
         return self._run.name
 
     def begin(self, jobs: Sequence[str]) -> None:
-        """Write the file with these stages still to be made, beside those of an earlier run of this name."""
+        """Write the file with these stages waiting, after those of an earlier run of this name."""
         before = None if self._folder is None else _read(self._folder / RUN_FILE)
-        stages = {one.job: _left_over(one) for one in (() if before is None else before.stages)}
+        stages = {earlier.job: _left_over(earlier) for earlier in (() if before is None else before.stages)}
         for job in jobs:
-            known = stages.get(job, LocalStage(job=job))
-            stages[job] = replace(known, state="waiting", what="", error="")
+            stage = stages.get(job, LocalStage(job=job))
+            stages[job] = replace(stage, state="waiting", what="", error="")
         self._run = replace(self._run, stages=tuple(stages.values()))
         self._write()
 
     def end(self, error: str = "") -> None:
-        """Write that the run has ended. error: why, where it failed."""
+        """Record the end of the run. error: the message of a failed one."""
         self._run = replace(self._run, ended=time.time(), error=error)
         self._write()
 
     def change(self, job: str, **values: Any) -> None:
-        """Change fields of a stage, and write the file unless a progress is younger than `_EVERY` seconds."""
+        """Change fields of a stage, and write the file: progress alone at most every `_EVERY` seconds."""
         before = self._stage(job)
         after = replace(before, **values)
-        stages = {one.job: one for one in self._run.stages} | {job: after}
+        stages = {stage.job: stage for stage in self._run.stages} | {job: after}
         self._run = replace(self._run, stages=tuple(stages.values()))
         if after.state != before.state or after.what != before.what or time.monotonic() - self._written > _EVERY:
             self._write()
 
     @contextmanager
     def stage(self, job: str) -> Iterator[None]:
-        """Record a stage: its lines, its progress, what it takes and costs, and the error that ends it."""
+        """Record a stage: its log, progress, time and cost, and the error that ends it."""
         if self._folder is None:
             yield
             return
@@ -151,10 +151,10 @@ class RecordedRun:
         self.change(job, state="done", **self._taken(cpu, usd))
 
     def _stage(self, job: str) -> LocalStage:
-        return next((one for one in self._run.stages if one.job == job), LocalStage(job=job))
+        return next((stage for stage in self._run.stages if stage.job == job), LocalStage(job=job))
 
     def _write(self) -> None:
-        """Write the file. A disk that refuses it does not stop the work that it tells of."""
+        """Write the file; a disk error does not stop the run."""
         self._written = time.monotonic()
         if self._folder is not None:
             with suppress(EnvironmentFault):
@@ -174,12 +174,12 @@ class RecordedRun:
 
 
 def _left_over(stage: LocalStage) -> LocalStage:
-    """Return a stage as an earlier run has left it: what that did when it was killed does not run any more."""
+    """Return a stage of an earlier run; a running one is failed, for its run was killed."""
     return replace(stage, state="failed", error="killed") if stage.state == "running" else stage
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -195,8 +195,8 @@ def _reset_peak() -> bool:
 
 @contextmanager
 def recorded_run(root: Path, name: str, jobs: Sequence[str]) -> Iterator[RecordedRun]:
-    """Record the run of these stages, but for a job of Slurm, whose runner does that; within another run's block of
-    this name, that one. What cannot be recorded is told in a line, and runs all the same."""
+    """Record the run of these stages; inside another run's block of the same name, yield that one. A Slurm job is not
+    recorded here, for its runner does that. A run that cannot be recorded is logged and goes on."""
     outer = _current.get()
     if outer is not None and outer.name == name:
         yield outer
@@ -207,10 +207,10 @@ def recorded_run(root: Path, name: str, jobs: Sequence[str]) -> Iterator[Recorde
         try:
             held.enter_context(lease(folder / LEASE_FILE))
         except LeaseConflict:
-            logger.info("  %s runs in another process too: `r2v status` shows that one", name)
+            logger.info("  run not recorded, another process runs it: name=%s; `r2v status` shows the other", name)
             folder = None
         except EnvironmentFault as error:
-            logger.info("  `r2v status` will not show this run: %s", error)
+            logger.info("  run not recorded for `r2v status`: error=%s", error)
             folder = None
     run = RecordedRun(root, folder, LocalRun(name=name, pid=os.getpid(), begun=time.time(), stages=()))
     run.begin(jobs)
@@ -224,24 +224,26 @@ def recorded_run(root: Path, name: str, jobs: Sequence[str]) -> Iterator[Recorde
         run.end()
     finally:
         _current.reset(token)
-        with suppress(LeaseConflict, EnvironmentFault):  # it was lost while this process stood still: the work was not
+        with suppress(
+            LeaseConflict, EnvironmentFault
+        ):  # a lease lost while this process was suspended: the work is done
             held.close()
 
 
 class _LogFile(logging.StreamHandler[TextIO]):
-    """Writes lines to a file for as long as the disk takes them."""
+    """Log handler of a file that survives a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Leave the line out: it is on the terminal too."""
+        """Drop the line: it is on the terminal too."""
 
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write the lines of the log to a file too, as a terminal may see them."""
+    """Copy log lines to a file, escaped as for a terminal."""
     try:
         file = path.open("w", encoding="utf-8", errors="replace")
     except OSError as error:
-        logger.info("  %s cannot be written: %s", path, error.strerror)
+        logger.info("  stage log cannot be written: path=%s error=%s", path, error.strerror)
         yield
         return
     handler = _LogFile(file)
@@ -251,14 +253,14 @@ def _logged(path: Path) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        with suppress(OSError):  # a full disk says so again when what it did not take is flushed
+        with suppress(OSError):  # a full disk fails again when the rest is flushed
             file.close()
 
 
 def local_runs(root: Path) -> list[LocalRun]:
-    """Return the runs that were recorded in this checkout, the newest last; a damaged file is named and left out."""
-    found = (_read(path) for path in (root / LOCAL_RUNS).glob(f"*/{RUN_FILE}"))
-    return sorted(filter(None, found), key=lambda run: run.begun)
+    """Return the runs recorded in this checkout, the newest last; a damaged file is logged and skipped."""
+    runs = (_read(path) for path in (root / LOCAL_RUNS).glob(f"*/{RUN_FILE}"))
+    return sorted(filter(None, runs), key=lambda run: run.begun)
 
 
 def _read(path: Path) -> LocalRun | None:
@@ -267,7 +269,7 @@ def _read(path: Path) -> LocalRun | None:
     except FileNotFoundError:
         return None
     except (Damaged, ValueError) as error:
-        logger.warning("%s; skipped", error)
+        logger.warning("record of a run skipped: error=%s", error)
         return None
 
 
@@ -277,5 +279,5 @@ def is_running(root: Path, run: LocalRun) -> bool:
 
 
 def log_of(root: Path, name: str, job: str) -> Path:
-    """Return where the lines of a stage of a local run lie, or would."""
+    """Return the path of the log of a stage of a local run."""
     return root / LOCAL_RUNS / name / f"{job}.log"

@@ -1,8 +1,8 @@
-"""Model card: a bundle's README.md, in the form that the Hugging Face hub shows.
+"""Model card: a bundle's README.md, in the format of the Hugging Face hub.
 
-Its table is the main table of the evaluation, as executed: a success rate with the interval that was computed for it,
-the share of LLM steps and what an episode costs. Nothing on the card is an estimate. The card of an imputed router has
-no such table, and says so.
+Its table is the main table of the evaluation, as executed: success rates with their intervals, the share of LLM steps
+and the cost of an episode. Nothing on the card is an estimate. The card of an imputed router has no such table, and
+a paragraph on that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Prompts were rendered with `enable_thinking={value}`. Pass it to `tokenizer.appl
 
 
 def model_card(manifest: BundleManifest, table: Path, level: float) -> str:
-    """The text of a card. `table` is main_table.csv of the evaluation, `level` that of its intervals, in (0, 1)."""
+    """Return the text of a card. `table` is main_table.csv of the evaluation, `level` that of its intervals, in
+    (0, 1)."""
     rows = read_table(table)
     counts = {f"{row['n_tasks']} tasks x {row['n_seeds']} seeds" for row in rows}
     faults = sum(int(row["n_env_faults"] or 0) for row in rows)
@@ -57,7 +58,7 @@ def model_card(manifest: BundleManifest, table: Path, level: float) -> str:
 
 
 def _parts(manifest: BundleManifest) -> str:
-    """The models of a bundle in words."""
+    """Return the paragraph on a bundle's models."""
     benchmark, model = _plain(manifest.benchmark), _plain(manifest.base_model)
     of = f"the benchmark `{benchmark}` (version {_plain(manifest.benchmark_version) or 'not given'})"
     if manifest.weights == "none":
@@ -72,9 +73,9 @@ def _parts(manifest: BundleManifest) -> str:
 
 
 def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[str, Any]) -> str:
-    """The text of a card of a policy and an imputed router: its figures are of records, and named so."""
+    """Return the text of the card of an imputed router, whose figures are of records, not of executed episodes."""
     held = report["calibration"]
-    kept = placed["agreement_of_kept_steps"]
+    agreement = placed["agreement_of_kept_steps"]
     model = _plain(manifest.base_model)
     about = (
         f"A router for two models behind APIs, fitted by R2V on recorded sessions with imputed labels: `{model}` acts, "
@@ -96,7 +97,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         "| on recorded tasks that it was calibrated on | |\n| --- | ---: |",
         f"| steps, of tasks | {held['steps']}, of {held['tasks']} |",
         f"| the policy acts as its teacher | {placed['agreement']:.3f} |",
-        f"| the same, of the steps that the router keeps | {'-' if kept is None else format(kept, '.3f')} |",
+        f"| the same, of the steps that the router keeps | {'-' if agreement is None else format(agreement, '.3f')} |",
         f"| AUROC of the router for disagreement | {'-' if held['auroc'] is None else format(held['auroc'], '.3f')} |",
         "\n## Routing\n",
         f"The LLM acts at a step whose score is at least {manifest.threshold:g}, which are "
@@ -112,7 +113,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows over all seeds of a main table. Raises InputError where it has none, or lacks a column."""
+    """Return the rows over all seeds of a main table. Raise InputError where it has none, or lacks a column."""
     try:
         with path.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["seed"] == "all"]
@@ -127,7 +128,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def _loading(manifest: BundleManifest) -> str:
-    """How to load the policy and how to render its prompts."""
+    """Return the section on loading the policy and rendering its prompts."""
     if manifest.weights == "none":
         return "```bash\npython -m examples.play_bundle BUNDLE    # in a checkout of R2V, with the providers' keys\n```"
     note = "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
@@ -137,7 +138,7 @@ def _loading(manifest: BundleManifest) -> str:
 
 
 def _head(manifest: BundleManifest) -> str:
-    """The YAML head that the hub reads."""
+    """Return the YAML head that the hub reads."""
     tags = ["r2v", "agent", "routing"] if manifest.weights == "none" else ["r2v", "agent", "distillation", "routing"]
     head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": tags}
     if manifest.weights != "none":
@@ -173,5 +174,5 @@ def _faults(count: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that a configuration gave, without what Markdown or a terminal would read as more than text."""
+    """Return text of a configuration without characters that Markdown or a terminal interprets."""
     return "".join(c if c.isprintable() and c not in "|`<>[]" else " " for c in text)[:200]

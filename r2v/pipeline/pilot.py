@@ -1,11 +1,11 @@
-"""The pilot: "is routing worth it on my tasks?", answered by a few of them, and the price of the full run.
+"""Pilot: "is routing worth it on my tasks?", answered on a few of them, with the price of the full run.
 
-    told = pilot(config)              # plays what is not played yet, under the pipeline's cap
-    print("\\n".join(told.lines))      # told.page is the same as a page
+    outcome = pilot(config)           # plays the missing episodes, under the pipeline's cap
+    print("\\n".join(outcome.lines))   # outcome.page has the same text
 
-It is made like a stage, so that a stopped one goes on, and is paid by its pipeline; no other stage reads it. That of an
-agent plays each task by the agent's command, in front of the small model, then of the large one; a task succeeds as
-`r2v record` says.
+A pilot is made like a stage, so that a stopped one resumes, and is paid by its pipeline; no other stage reads it. The
+pilot of an agent runs the agent's command on each task with the small model, then with the large one; success is
+decided as in `r2v record`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from r2v.log import logger
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.case import Case, Part
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts, facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
-from r2v.pipeline.plan.known import Known, known_here
+from r2v.pipeline.plan.plan_inputs import Part, PlanInputs
 from r2v.pipeline.plan.price import dollars, questions
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.plan.workload import Workload, branches, episode
@@ -64,7 +64,7 @@ PILOT = Job(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldPilot:
+class PilotOutcome:
     """Figures, printed lines and page of a pilot."""
 
     figures: PilotFigures
@@ -72,35 +72,35 @@ class ToldPilot:
     page: Path
 
 
-def pilot(config: Config, root: Path = Path()) -> ToldPilot:
-    """Play the pilot's tasks, where that is not done, and write its page. A policy of weights is the published one.
-    Raises as `run_job` and `published` do."""
+def pilot(config: Config, root: Path = Path()) -> PilotOutcome:
+    """Play the pilot's missing tasks and write its page. A policy of weights is the published one. Raise as `run_job`
+    and `published` do."""
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
     require_cap(config, [PILOT], root)
-    made = run_job(config, PILOT, inputs, root=root).artifact
-    told = json.loads(made.file(PILOT_FIGURES).read_text())
-    figures, steps = from_dict(PilotFigures, told["figures"]), told["steps"]
+    artifact = run_job(config, PILOT, inputs, root=root).artifact
+    recorded = json.loads(artifact.file(PILOT_FIGURES).read_text())
+    figures, steps = from_dict(PilotFigures, recorded["figures"]), recorded["steps"]
     places = places_of(config, root)
     page = places.published(str(PILOT.place)).with_suffix(".html")
-    return written(config, config.env.benchmark, figures, steps, page, _costs(config, root, made.folder))
+    return written(config, config.env.benchmark, figures, steps, page, _costs(config, root, artifact.folder))
 
 
 def written(
-    config: Config, what: str, figures: PilotFigures, steps: dict[str, float], page: Path, costs: Sequence[str]
-) -> ToldPilot:
-    """Write the page of a pilot. what: was played; steps: of an episode, by method."""
+    config: Config, tasks: str, figures: PilotFigures, steps: dict[str, float], page: Path, costs: Sequence[str]
+) -> PilotOutcome:
+    """Write the page of a pilot. tasks: name of the played tasks; steps: method -> mean steps of an episode."""
     rows, notes = _rows(config, figures, steps), [*_notes(figures), *costs]
-    title = f"{what}: {config.policy.model_name} and {config.teacher.model_name}"
+    title = f"{tasks}: {config.policy.model_name} and {config.teacher.model_name}"
     write_text(page, pilot_page(title, figures.verdict().text, rows, notes))
     table = text_table(rows, right=range(1, len(rows[0]))).splitlines()
-    return ToldPilot(figures=figures, lines=(figures.verdict().text, "", *table, "", *notes), page=page)
+    return PilotOutcome(figures=figures, lines=(figures.verdict().text, "", *table, "", *notes), page=page)
 
 
 def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> list[tuple[str, ...]]:
-    def row(name: str, one: WayOfPlaying, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
-        low, high = one.interval
+    def row(name: str, way: WayOfPlaying, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
+        low, high = way.interval
         interval = "" if bound else f"[{low:.2f}, {high:.2f}]"
-        return name, f"{one.success:.3f}", interval, f"{1000 * one.usd:.3g}", f"{length:.1f}" if length else ""
+        return name, f"{way.success:.3f}", interval, f"{1000 * way.usd:.3g}", f"{length:.1f}" if length else ""
 
     rows = [
         ("", "success", "95 %", "mUSD an episode", "steps"),
@@ -115,15 +115,15 @@ def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> lis
 
 def _notes(figures: PilotFigures) -> list[str]:
     small, large, tasks = figures.only_small, figures.only_large, figures.num_tasks
-    found = [
+    notes = [
         f"{tasks} tasks: {len(large)} are solved by the large model alone{_named(large)}, {len(small)} by "
         f"the small one alone{_named(small)}"
     ]
     if (least := figures.detectable(tasks)) is not None:
         counts = [(count, figures.detectable(count)) for count in (100, 200, 400)]
-        more = ", ".join(f"{found:.2f} on {count}" for count, found in counts if found is not None)
-        found.append(f"least difference in success that is found with 80 % power: {least:.2f} on these tasks, {more}")
-    return found
+        more = ", ".join(f"{least:.2f} on {count}" for count, least in counts if least is not None)
+        notes.append(f"least difference in success that is found with 80 % power: {least:.2f} on these tasks, {more}")
+    return notes
 
 
 def _named(tasks: Sequence[str]) -> str:
@@ -132,13 +132,13 @@ def _named(tasks: Sequence[str]) -> str:
 
 
 def _costs(config: Config, root: Path, folder: Path) -> list[str]:
-    """The pilot's bill and the price of the full run."""
+    """Return the lines on the pilot's bill and the price of the full run."""
     if not config.asks_provider:
         return ["nothing was paid: the benchmark's own expert answered"]
     ledger = ProjectLedger(root)
     paid = sum(ledger.book(entry).usd for entry in ledger.entries() if folder.name in Path(entry.folder).parts)
-    jobs = [one for one in full_run(config, root) if questions(one.work, config)]
-    likely, bounds = [one.likely.usd for one in jobs if one.likely], [one.usd for one in jobs]
+    jobs = [planned for planned in full_run(config, root) if questions(planned.work, config)]
+    likely, bounds = [planned.likely.usd for planned in jobs if planned.likely], [planned.usd for planned in jobs]
     bound = "unknown" if None in bounds else f"${sum(usd for usd in bounds if usd is not None):,.2f}"
     total = f"${sum(likely):,.2f}" if likely else "unknown"
     return [
@@ -148,18 +148,18 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
 
 
 def full_run(config: Config, root: Path) -> list[PlannedWork]:
-    """The plan of the pipeline of this configuration; empty where it cannot be made."""
+    """Return the plan of this configuration's pipeline; empty where it cannot be made."""
     try:
         names = [row.name for row in selection(config)[0]]
-        return planned_jobs(config, known_here(config, root), {name: Allotted() for name in names}, root)
+        return planned_jobs(config, facts_here(config, root), {name: Allotted() for name in names}, root)
     except (R2VError, OSError, ValueError):
         return []
 
 
 def describe(config: Config, root: Path = Path()) -> str:
-    """Episodes, requests and price of the pilot at most, in a line."""
-    known = known_here(config, root)
-    work = planned_pilot(config, known).total
+    """Return the most episodes, requests and dollars of the pilot, in a line."""
+    facts = facts_here(config, root)
+    work = planned_pilot(config, facts).total
     usd = dollars(work, config)
     price = "unknown" if usd is None or math.isnan(usd) else f"${usd:,.2f}"
     requests = sum(questions(work, config).values())
@@ -169,23 +169,23 @@ def describe(config: Config, root: Path = Path()) -> str:
     )
 
 
-def planned_pilot(config: Config, known: Known) -> Part:
-    """Its work: both models alone on each task, and the oracle, where worlds can be copied."""
-    case = Case(config, known)
-    steps, tasks = case.student_steps, known.of_split("calibration", config.evaluation.pilot_tasks)
-    one = case.with_tokens(episode(steps, student=1), steps)
-    one += case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
-    if known.copies:
-        tried = branches(steps, each=2 * known.pace.differing, copies=True, student=1)
-        one += case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
-    return Part(name="pilot", total=one.times(tasks), unit=Workload())
+def planned_pilot(config: Config, facts: BenchmarkFacts) -> Part:
+    """Return the pilot's work: both models alone on each task, and the oracle where worlds can be copied."""
+    inputs = PlanInputs(config, facts)
+    steps, tasks = inputs.student_steps, facts.of_split("calibration", config.evaluation.pilot_tasks)
+    work = inputs.with_tokens(episode(steps, student=1), steps)
+    work += inputs.with_tokens(episode(inputs.teacher_steps, llm=1), inputs.teacher_steps)
+    if facts.copies:
+        tried = branches(steps, each=2 * facts.pace.differing, copies=True, student=1)
+        work += inputs.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
+    return Part(name="pilot", total=work.times(tasks), unit=Workload())
 
 
 PLACEHOLDER = "{task}"
 
 
-def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> ToldPilot:
-    """Play the tasks of a file, one a line, by both models, and write the page. Raises UsageError, InputError, and as
+def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> PilotOutcome:
+    """Play the tasks of a file, one a line, with both models, and write the page. Raise UsageError, InputError, and as
     `record_command` does."""
     words, listed = _words(command), _tasks(tasks)
     if not config.policy.is_api:
@@ -242,14 +242,14 @@ async def _play(
     played: dict[str, list[RecordedCommand]] = {name: [] for name in endpoints}
     for number, task in enumerate(tasks, 1):
         for name, teacher in endpoints.items():
-            # outcomes are taken up again only where model and command are the same
-            what = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
-            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{what}", any_model=True)
+            # recorded outcomes are reused only under the same model and command
+            key = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
+            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{key}", any_model=True)
             own = replace(config, teacher=teacher, serve=serve)
             done = recorded(own, root, task=task)
             if done is None:
                 typed = [word.replace(PLACEHOLDER, task) for word in words]
                 done = await record_command(typed, own, root, task=task)
-                logger.info("  %d of %d, %s: %s", number, len(tasks), teacher.model_name, done.line)
+                logger.info("  task: n=%d/%d model=%s outcome=%s", number, len(tasks), teacher.model_name, done.line)
             played[name].append(done)
     return played

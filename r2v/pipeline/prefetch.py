@@ -1,10 +1,10 @@
-"""Prefetch: what the jobs of a configuration read that is not in the checkout, fetched while there is a network.
+"""Prefetch: download the models and images of a configuration, so that its jobs need no network.
 
-    for item in wanted(config):
+    for item in downloads(config):
         print(item.what, item.here())
         item.fetch(print)
 
-Afterwards its jobs run with HF_HUB_OFFLINE=1 and no network.
+Afterwards its jobs run with HF_HUB_OFFLINE=1.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ToFetch:
-    """One thing to have."""
+    """A model, or the images of a benchmark."""
 
     what: str
     here: Callable[[], bool]
     fetch: Callable[[Say], None]
 
 
-def wanted(config: Config) -> list[ToFetch]:
-    """The models of a configuration, and its benchmark's images; what is bundled is no part of it."""
+def downloads(config: Config) -> list[ToFetch]:
+    """Return the models of a configuration and its benchmark's images, bundled ones left out."""
     models: list[tuple[str, str, str | None]] = []
     if not config.policy.is_api:
         models.append(("policy.model_name", config.policy.model_name, config.policy.revision))
@@ -40,7 +40,7 @@ def wanted(config: Config) -> list[ToFetch]:
         models.append(("teacher.model_name", config.teacher.model_name, None))
     if config.hierarchical.enabled and config.hierarchical.critic.published:
         models.append((CRITIC_MODEL, str(config.hierarchical.critic.model_name), None))
-    found = [
+    items = [
         ToFetch(
             what=f"{key}={name}",
             here=partial(is_here, name, revision),
@@ -48,7 +48,7 @@ def wanted(config: Config) -> list[ToFetch]:
         )
         for key, name, revision in models
     ]
-    return [*found, *_images(config)]
+    return [*items, *_images(config)]
 
 
 def _fetch_model(key: str, name: str, revision: str | None, say: Say) -> None:
@@ -56,7 +56,7 @@ def _fetch_model(key: str, name: str, revision: str | None, say: Say) -> None:
 
 
 def _images(config: Config) -> list[ToFetch]:
-    """Container images, where worlds are played in them."""
+    """Return the container images of a benchmark whose worlds run in them."""
     from r2v.envs.swe import SweBench
     from r2v.envs.swe.images import make_images
 
@@ -64,14 +64,15 @@ def _images(config: Config) -> list[ToFetch]:
         return []
     benchmark = load_benchmark(SweBench.name, config.env.options)
     assert isinstance(benchmark, SweBench)
-    instances = [one for one in benchmark.instances.values() if benchmark.opener.kind(one) in ("docker", "apptainer")]
+    kind = benchmark.opener.kind
+    instances = [item for item in benchmark.instances.values() if kind(item) in ("docker", "apptainer")]
     if not instances:
         return []
 
     def fetch(say: Say) -> None:
         if failed := make_images(benchmark.opener, instances, say=say):
             raise EnvironmentFault(
-                f"{len(failed)} images could not be made, first {failed[0]}; the same command goes on"
+                f"{len(failed)} images could not be made, first {failed[0]}; run the same command again"
             )
 
     return [ToFetch(what=f"{len(instances)} images of env.options.dataset", here=lambda: False, fetch=fetch)]

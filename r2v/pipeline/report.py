@@ -1,8 +1,7 @@
-"""The report as the end of a pipeline: whichever of evaluate and ablations ends last leaves it whole.
+"""Report at the end of a pipeline, written after evaluate and again after ablations.
 
-It is a view of results that others have made, which nothing reads. Like a stage it has a fingerprint and is made only
-where it is not up to date, but it has no job of its own in a chain, and what goes wrong with it is a line of the log
-and takes no finished result away.
+It is a view of finished results that no stage reads. Like a stage it has a fingerprint and is made only if out of date;
+but it is no job of a chain, and its failure is logged and leaves the results as they are.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from r2v.pipeline.inputs import place_of
 from r2v.pipeline.jobs import job
 
 
-def report_of(config: Config, made: Collection[str], root: Path = Path()) -> Path | None:
-    """Write the report after these jobs and return its page; None where there is nothing to show yet, where
-    `logging.report` is false, and where it failed, which is said."""
+def report_of(config: Config, jobs: Collection[str], root: Path = Path()) -> Path | None:
+    """Write the report after these jobs and return its page; None where there is no result yet, `logging.report` is
+    false, or it failed, which is logged."""
     results = place_of(config, "evaluate", root)
-    if not config.logging.report or not any(job(name).shown for name in made):
+    if not config.logging.report or not any(job(name).shown for name in jobs):
         return None
     from r2v.evaluation.tables.build import STRUCTURED
     from r2v.evaluation.tables.files import RESULTS_MANIFEST
@@ -31,8 +30,9 @@ def report_of(config: Config, made: Collection[str], root: Path = Path()) -> Pat
 
     try:
         path = build_report(results)
-    except Exception as error:  # of a view: the results are there, and stay
-        logger.warning("no report: %s: %s; once mended: r2v report %s", type(error).__name__, error, results)
+    except Exception as error:  # the report is a view: its failure must not fail a stage whose results are finished
+        reason = f"{type(error).__name__}: {error}; once mended: r2v report {results}"
+        logger.warning("report failed: error=%s", reason)
         return None
-    logger.info("%-16s file://%s", "report", path.absolute())
+    logger.info("report: page=file://%s", path.absolute())
     return path

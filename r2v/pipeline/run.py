@@ -1,12 +1,12 @@
-"""The pipeline in this process: each stage is made, or found made, and published.
+"""Pipeline in this process: make and publish each stage that is not up to date.
 
     run_here(config)                          # everything that is not up to date
     run_here(config, start="router")          # from one job on
 
-A job is up to date when an artifact of its fingerprint is finished and every file of it, hashed, is what was made; its
-inputs' content is part of the fingerprint, so a change travels exactly as far as it matters. What was damaged is named
-and made again. A count of tasks is a limit: where there are fewer all of them are played, which is said in one line and
-kept in the artifact's summary, so that nobody takes a table over 200 tasks for one over 100,000.
+A job is up to date when an artifact of its fingerprint is finished and every file's hash holds; the inputs' content is
+part of the fingerprint, so a change reaches exactly the jobs that it matters to. A damaged artifact is logged and made
+again. A count of tasks is a limit: a benchmark with fewer plays all of them, which is logged and recorded in the
+summary, so that a table over 200 tasks is not taken for one over 100,000.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from r2v.storage.paths import LOGS
 from r2v.trackers import TRACKER_GROUP, TRACKER_PROJECT, TrackedRun, tracked
 
 _STALE_SECONDS = 5.0
-"""Pause before a stage goes on whose file system failed: an NFS client has looked up a stale handle again by then."""
+"""Pause before a stage resumes after a file system failure: time for an NFS client to look up a stale handle again."""
 
 
 def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str, dict[str, int]]:
-    """Key -> {"asked", "played"} of every count of a job that is above what the benchmark has; a line of the log each.
+    """Return, and log, key -> {"asked", "played"} of every count of a job that exceeds the benchmark's tasks.
 
-    Raises, before anything is begun, UsageError where a job without inputs, a collection, has no task to play, and what
-    `Equipped.require_here` does where it plays and the machine lacks what its worlds need.
+    Raise, before the job begins, UsageError where a collection has no task to play, and as `Equipped.require_here` does
+    where the machine lacks software of the worlds.
     """
     if not row.task_counts:
         return {}
@@ -81,26 +81,22 @@ def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str,
         )
     if isinstance(benchmark, Equipped) and getattr(row.load().sections(config), "needs_world", True):
         benchmark.require_here()
-    found = {}
+    limits = {}
     for key, split in row.task_counts:
-        asked, there = attrgetter(key)(config), sizes[split]
+        limit, there = attrgetter(key)(config), sizes[split]
         plays = key != "verifier.num_tasks" or config.verifier.label_sources[0] not in ("outcome", "td")
-        if plays and asked is not None and asked > there:
+        if plays and limit is not None and limit > there:
             logger.info(
-                "  %s=%d: %s has %d tasks in the %s split; all of them are played",
-                key,
-                asked,
-                config.env.benchmark,
-                there,
-                split,
+                "  fewer tasks than asked, all of them are played: key=%s asked=%d tasks=%d benchmark=%s split=%s",
+                *(key, limit, there, config.env.benchmark, split),
             )
-            found[key] = {"asked": asked, "played": there}
-    return found
+            limits[key] = {"asked": limit, "played": there}
+    return limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """What became of one job: its artifact, and whether it had to be made."""
+    """Artifact of a job; `fresh` if this run made it."""
 
     job: str
     artifact: Artifact
@@ -117,26 +113,25 @@ def run_here(
     force: Sequence[str] = (),
     root: Path = Path(),
 ) -> list[StageResult]:
-    """Run the jobs of the table in this process, each at most once, skipping what is up to date.
+    """Run the jobs of the table in this process, each at most once, skipping those that are up to date.
 
-    `start` takes the inputs of that job and later ones from their published places instead of making them, `until` is
-    the last job that is made, and `data.runs` takes the named runs instead of collecting.
-    Raises InputError before anything runs where an input is neither made here nor published.
+    `start`: the first job, whose inputs are the published ones; `until`: the last one; `data.runs` replaces collecting.
+    Raise InputError before anything runs where an input is neither made here nor published.
     """
-    wanted, given = selection(config, start=start, until=until, without=without)
+    rows, given = selection(config, start=start, until=until, without=without)
     if line := untrained_line(config):
-        logger.info("  %s", line)
-    require_chain(config, wanted)  # what a later stage would refuse, before an earlier one is paid for
-    require_cap(config, wanted, root)
-    made = {name: published(config, name, root) for name in given}
+        logger.info("  stages skipped: reason=%s", line)
+    require_chain(config, rows)  # a later stage refuses its settings before an earlier one is paid for
+    require_cap(config, rows, root)
+    by_name = {name: published(config, name, root) for name in given}
     results = []
-    with recorded_run(root, places_of(config, root).name, [row.name for row in wanted]) as run:
-        for row in wanted:
-            inputs = {name: made[name] for name in row.inputs}
+    with recorded_run(root, places_of(config, root).name, [row.name for row in rows]) as run:
+        for row in rows:
+            inputs = {name: by_name[name] for name in row.inputs}
             done = run_job(config, row, inputs, force=row.name in force, root=root, stop_unready=True)
             if not done.fresh:
                 run.change(row.name, state="up to date")
-            made[row.name] = done.artifact
+            by_name[row.name] = done.artifact
             results.append(done)
     return results
 
@@ -153,17 +148,17 @@ def run_job(
     quiet: bool = False,
     stop_unready: bool = False,
 ) -> StageResult:
-    """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise): from
-    its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
-    was up to date; `stop_unready` as of `require_ready`."""
+    """Make one job's artifact if it is not up to date, and publish it at `publish_at` or its usual path: from the
+    start, so that a killed attempt's checkpoints are there. `quiet`: do not log a job that is up to date;
+    `stop_unready`: as `stop` of `require_ready`."""
     stage, places = row.load(), places_of(config, root)
     sections, key = stage.sections(config), fingerprint_of(config, row, inputs, hash_weights=True)
     bases = bases_of(sections, hash_weights=True)
-    found, damaged = (None, False) if force else _whole(config, row, key, root)
-    cpu, began, fresh = cpu_seconds(), time.monotonic(), found is None
+    artifact, damaged = (None, False) if force else _whole(config, row, key, root)
+    cpu, began, fresh = cpu_seconds(), time.monotonic(), artifact is None
     resumes = not (force or damaged) and (places.artifacts / f"{row.name}-{key}").is_dir()
-    place = (publish_at or places.published(row.place)) if publish and row.place is not None else None
-    if found is None:
+    link = (publish_at or places.published(row.place)) if publish and row.place is not None else None
+    if artifact is None:
         require_world(sections)
         require_settings(config, row)
         require_ready(config, row, root, stop=stop_unready)
@@ -173,7 +168,7 @@ def run_job(
         if force:
             forget_finished(root, f"{row.name}-{key}")
         where = place_in_chain(config, row)
-        logger.info("%-16s running, %s", row.name, where)
+        logger.info("stage running: stage=%s position=%s", row.name, where)
         with (
             stage_environment() as removed,
             _recorded(root, places.name, row, publish and not quiet),
@@ -192,15 +187,15 @@ def run_job(
                 again=force,
                 mend=damaged,
             ) as work,
-            _published_at(place, work.folder),
+            _published_at(link, work.folder),
         ):
             if removed:
-                logger.info("  not given to the stage: %s", removal_text(removed))
+                logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
             try:
                 _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:
                 if publish:
-                    _tell_rest(config, row, root, itself=True)
+                    _log_rest(config, row, root, itself=True)
                 raise
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
@@ -210,47 +205,49 @@ def run_job(
         if not (resumes or work.found_played or row.remakes):
             wall, used = time.monotonic() - began, cpu_seconds() - cpu
             record(root, _duration(row, key, wall, used, publish))
-        found = made_already(config, row, key, root)
-        assert found is not None
+        artifact = made_already(config, row, key, root)
+        assert artifact is not None
         if publish:
-            _tell_rest(config, row, root)
-    publish_plays(root, found.folder.name, found.files)
+            _log_rest(config, row, root)
+    publish_plays(root, artifact.folder.name, artifact.files)
     seconds = cpu_seconds() - cpu
-    if place and not fresh:
-        artifacts.publish(place, found.folder)
-    if fresh or not quiet:
-        logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
-    return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+    if link and not fresh:
+        artifacts.publish(link, artifact.folder)
+    if fresh:
+        logger.info("stage done: stage=%s cpu_s=%.1f", row.name, seconds)
+    elif not quiet:
+        logger.info("stage up to date: stage=%s", row.name)
+    return StageResult(job=row.name, artifact=artifact, fresh=fresh, cpu_seconds=seconds)
 
 
 def _run_steadily(run: Callable[[], None]) -> None:
-    """Run a stage, once more from what it has written where the file system failed under one of its libraries."""
+    """Run a stage; resume it once where the file system failed under one of its libraries."""
     try:
         return run()
     except OSError as error:
         if failure_of(error)[0] != FileSystemFault.kind:
             raise
-        logger.warning("  %s; going on from what is written, once", error)
+        logger.warning("  file system failed, the stage is resumed once: error=%s", error)
     time.sleep(_STALE_SECONDS)
     run()
 
 
 @contextmanager
-def _recorded(root: Path, name: str, row: Job, wanted: bool) -> Iterator[None]:
-    """Record the making of a stage for `r2v status`, unless it is a part of something larger."""
+def _recorded(root: Path, name: str, row: Job, enabled: bool) -> Iterator[None]:
+    """Record a stage for `r2v status`, if enabled: parts of another stage are not."""
     with ExitStack() as recording:
-        if wanted:
+        if enabled:
             run = recording.enter_context(recorded_run(root, name, [row.name]))
             recording.enter_context(run.stage(row.name))
         yield
 
 
-def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) -> None:
-    """Log the price of the stages after this one, or with `itself` of this one too."""
-    from r2v.pipeline.plan.dry_run import rest_line
+def _log_rest(config: Config, row: Job, root: Path, *, itself: bool = False) -> None:
+    """Log the price of the stages after this one; with `itself`, of this one too."""
+    from r2v.pipeline.plan.dry_run import rest_price
 
-    if line := rest_line(config, row, root, itself=itself):
-        logger.info("  %s", line)
+    if price := rest_price(config, row, root, itself=itself):
+        logger.info("  price of the rest: stages=%s..%s likely_usd=%.2f at_most_usd=%.2f", *price)
 
 
 def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
@@ -269,7 +266,7 @@ def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
 
 
 def _duration(row: Job, key: str, seconds: float, cpu_seconds: float, published: bool) -> Duration:
-    """What making a job's artifact took on this machine."""
+    """Return the record of the time that a job took on this machine."""
     return Duration(
         job=row.name,
         fingerprint=key,
@@ -282,7 +279,7 @@ def _duration(row: Job, key: str, seconds: float, cpu_seconds: float, published:
 
 
 def _engine_of(sections: Any) -> dict[str, Any]:
-    """What a stage that plays with the policy says of the serving engine that answered; nothing for this process."""
+    """Return summary figures of the serving engine of a stage's policy; none where this process answers."""
     policy = getattr(sections, "policy", None)
     if policy is None or policy.engine == LOCAL:
         return {}
@@ -292,28 +289,29 @@ def _engine_of(sections: Any) -> dict[str, Any]:
 
 
 def _whole(config: Config, row: Job, key: str, root: Path) -> tuple[Artifact | None, bool]:
-    """The finished artifact of a job, if it is what was made; and whether one is there that is not. A file that nobody
-    made is set aside, and what is left is judged again."""
+    """Return a job's finished artifact if its hashes hold, and whether a damaged one is there. Files that do not belong
+    to it are set aside first."""
     try:
         return made_already(config, row, key, root), False
     except Stray as error:
-        logger.warning("%-16s %s; it is set aside as %s", row.name, error, set_aside(error.path).name)
+        name = set_aside(error.path).name
+        logger.warning("stray file set aside: stage=%s as=%s error=%s", row.name, name, error)
         return _whole(config, row, key, root)
     except Damaged as error:
-        logger.warning("%-16s %s; it is made again", row.name, error)
+        logger.warning("damaged, made again: stage=%s error=%s", row.name, error)
         return None, True
 
 
 @contextmanager
-def _published_at(place: Path | None, folder: Path) -> Iterator[None]:
-    """Publish an attempt while it is made. What was there before comes back where the attempt cannot succeed."""
-    if place is None:
+def _published_at(link: Path | None, folder: Path) -> Iterator[None]:
+    """Publish an attempt while it is made; publish the artifact before it again if the attempt cannot succeed."""
+    if link is None:
         yield
         return
-    before = place.resolve() if place.is_symlink() else folder
-    artifacts.publish(place, folder)
+    before = link.resolve() if link.is_symlink() else folder
+    artifacts.publish(link, folder)
     try:
         yield
     except (UsageError, InputError, EmptyResult):
-        artifacts.publish(place, before)
+        artifacts.publish(link, before)
         raise

@@ -1,9 +1,8 @@
-"""Writing a bundle: the policy, verifier and router that the published table was executed with.
+"""Writing a bundle: the policy, verifier and router of the published table.
 
-Everything is taken from the evaluation: the models from its inputs, the settings and prices from the configuration
-recorded beside it. A router that was trained since has no table, and is named in a warning; a configuration on the
-command line that differs is refused. The folder is made beside its place and renamed when it is whole, its manifest
-written last.
+All of it comes from the evaluation: the models from its inputs, the settings and prices from its recorded
+configuration. A router trained since has no table, and is named in a warning; another configuration on the command
+line is refused. The folder is made under a draft name and renamed when complete, its manifest written last.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ from r2v.storage.removal import Marker, make_own, remove_own
 from r2v.storage.weights import ADAPTERS
 
 _ELSEWHERE = ("ablations.", "hierarchical.")
-"""Sections that no stage behind an evaluation reads."""
+"""Sections that no stage of an evaluation reads."""
 _ABSENT = "not set"
 
 
 def recorded_config(name: str, what: str, given: Config, root: Path) -> Config:
-    """Return the configuration that a published job was made with. Raise UsageError where the given one differs in what
-    decides results, so that `r2v run` would make the job anew; InputError where another version of R2V wrote it."""
-    made = place_of(given, name, root)
-    path = made / CONFIGURATION
+    """Return the recorded configuration of a published job. Raise UsageError where the given one differs in a value by
+    which `r2v run` would make the job anew; InputError where another version of R2V wrote it."""
+    link = place_of(given, name, root)
+    path = link / CONFIGURATION
     try:
         recorded = load_recorded(path)
     except UsageError as error:
-        raise InputError(f"{path}: was written by another version of R2V ({error}); make {made} again") from None
+        raise InputError(f"{path}: was written by another version of R2V ({error}); make {link} again") from None
     differing = _differing(_values(recorded), _values(given))
     if differing and not _up_to_date(name, given, root):
         raise UsageError(f"{_listed(differing, what)}; use --config {path}, or make {what} anew with these values")
@@ -58,15 +57,15 @@ def recorded_config(name: str, what: str, given: Config, root: Path) -> Config:
 
 
 def _up_to_date(name: str, config: Config, root: Path) -> bool:
-    """True if no stage behind a published job would make anything else with this configuration, from the runs that
-    `data.runs` names or else the latest ones."""
+    """True if every stage up to a published job is up to date under this configuration, with the runs of `data.runs`
+    or else the latest ones."""
     collected = [row.name for row in JOBS if row.place is None]
     try:
         steps = plan(config, without=collected, root=root)
-        made = next((step.artifact for step in steps if step.job.name == name), None)
+        artifact = next((step.artifact for step in steps if step.job.name == name), None)
     except R2VError:
         return False
-    return made is not None and made.fingerprint == published(config, name, root).fingerprint
+    return artifact is not None and artifact.fingerprint == published(config, name, root).fingerprint
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _differing(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(key, recorded value, given value) of every key in which they differ."""
+    """Return (key, recorded value, given value) of every key whose values differ."""
     pairs = ((key, recorded.get(key, _ABSENT), given.get(key, _ABSENT)) for key in sorted(recorded.keys() | given))
     return [(key, before, now) for key, before, now in pairs if before != now]
 
@@ -89,7 +88,7 @@ def _listed(differing: list[tuple[str, Any, Any]], what: str) -> str:
 PARTS = {"preference": ("final", "policy"), "verifier": ("final", "verifier")}
 """Job -> (folder of its artifact, folder of the bundle)."""
 _CASES = "case_support"
-"""Job whose index is copied where the router reads it."""
+"""Job whose index is copied if the router reads it."""
 ROUTER_FILES = ("r2v.json", "disagreement_router.json", "threshold.json")
 """An imputed router has no disagreement_router.json."""
 _DRAFT_MARKER = Marker(kind="draft of a bundle")
@@ -97,12 +96,11 @@ _SECTIONS = ("env", "policy", "inference", "router", "cost", "teacher")
 
 
 def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleManifest:
-    """Make the bundle of the published evaluation that this configuration names; with `router.label=imputed` of the
-    published clone and its imputed router, of which nothing was executed.
+    """Make the bundle of this configuration's published evaluation; with `router.label=imputed`, of the published clone
+    and its imputed router, which were never executed.
 
-    Raise UsageError where the configuration differs from the recorded one. Raise InputError where something stands at
-    `output`, where nothing was evaluated, the evaluation played no trained policy, or the published router is not of
-    the kind that the configuration says.
+    Raise UsageError where the configuration differs from the recorded one; InputError where `output` exists, nothing
+    was evaluated, the evaluation played no trained policy, or the published router's labels are of the other kind.
     """
     if output.exists() or output.is_symlink():
         raise InputError(f"{output}: is there already; name another folder")
@@ -118,8 +116,8 @@ def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleMan
 
 
 def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleManifest:
-    """What `fill` makes in a folder of R2V's own beside `output`, renamed when it is whole. It is made one level below
-    the marker, for a bundle holds no file that its manifest does not name."""
+    """Write a bundle by `fill` in a draft folder, and rename it to `output` when complete. The bundle lies one level
+    below the draft's marker, for it may hold no file that its manifest does not name."""
     draft = output.with_name(f".{output.name}.draft")
     with writing(output):
         whole = make_own(draft, _DRAFT_MARKER, anew=True) / "bundle"
@@ -133,7 +131,7 @@ def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleMani
 
 
 def _inputs(table: Artifact, config: Config) -> dict[str, Artifact]:
-    """The artifacts that an evaluation was executed with, each file hashed."""
+    """Return the inputs of an evaluation, each file hashed."""
     parts = () if config.policy.is_api else PARTS
     _, inputs = attempt_of(table.folder)
     if lacking := [name for name in (*parts, "router") if name not in inputs]:
@@ -151,18 +149,18 @@ def _warn_of_newer(config: Config, inputs: dict[str, Artifact], root: Path) -> N
             continue
         if now.data_sha256 != inputs[name].data_sha256:
             logger.warning(
-                "  the published %s is not the one that was evaluated; the bundle holds the evaluated one, and "
-                "`r2v evaluate` measures the other",
+                "  published artifact is newer than the evaluation: job=%s; the bundle holds the evaluated one, and "
+                "`r2v evaluate` measures the newer one",
                 name,
             )
 
 
 def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
-    for job, (held, place) in PARTS.items():
+    for job, (held, folder) in PARTS.items():
         if job not in inputs:
             continue
         held_names = [name for name in inputs[job].files if name.startswith(f"{held}/")]
-        _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
+        _copy(inputs[job], {name: folder + name.removeprefix(held) for name in held_names}, draft)
     _copy_router(inputs["router"], draft)
     _copy_cases(inputs, draft)
     setup = read_setup(table.folder)
@@ -180,7 +178,7 @@ def _write_settings(draft: Path, config: Config, prices: dict[str, Any]) -> None
 
 
 def _sealed(manifest: BundleManifest, draft: Path) -> BundleManifest:
-    """The manifest with the hash of every file, written into the draft."""
+    """Write the manifest, with the hash of every file, into the draft."""
     paths = sorted(path for path in draft.rglob("*") if path.is_file())
     hashes = {path.relative_to(draft).as_posix(): content_sha256(path) for path in paths}
     manifest = replace(manifest, files=hashes)
@@ -189,14 +187,14 @@ def _sealed(manifest: BundleManifest, draft: Path) -> BundleManifest:
 
 
 def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
-    """The published imputed router and what it was made of. Raises InputError where its labels were executed."""
+    """Return the published imputed router and its inputs. Raise InputError where its labels were executed."""
     router = read_published(config, "router", root)
     if router.summary.get("labels") != IMPUTED:
         raise InputError(f"{router.folder}: its labels were executed; export it without router.label=imputed")
     _, behind = attempt_of(attempt_of(router.folder)[1]["router_features"].folder)
     clone = behind.get("bc")
     if clone is not None and published(config, "bc", root).data_sha256 != clone.data_sha256:
-        logger.warning("  the published bc is not the one that the router was made for; the bundle holds the other")
+        logger.warning("  the published bc is newer than the router's; the bundle holds the one of the router")
     return {"router": router} | {name: behind[name] for name in ("bc", _CASES, "perturb") if name in behind}
 
 
@@ -236,10 +234,10 @@ def _copy_cases(inputs: dict[str, Artifact], draft: Path) -> None:
 
 
 def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
-    """Copy content files of an artifact, checkpoints left behind: name there -> name in the bundle."""
-    for name, place in names.items():
-        (draft / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(artifact.file(name), draft / place)
+    """Copy content files of an artifact, no checkpoints. names: name in the artifact -> name in the bundle."""
+    for name, target in names.items():
+        (draft / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(artifact.file(name), draft / target)
 
 
 def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
@@ -257,7 +255,7 @@ def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, A
 
 
 def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a manifest that its policy and its router say."""
+    """Return the fields of a manifest that describe its policy and its router."""
     router: dict[str, Any] = json.loads((draft / "router" / "r2v.json").read_text())
     return {
         "format": BUNDLE_FORMAT,

@@ -20,7 +20,7 @@ from r2v.llm.engines.fleet import engine_facts, fleet_of, visible_gpus
 from r2v.llm.engines.release import EngineModel, engine_home
 from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import EngineServer
-from r2v.llm.local.wording import TokenReplies, end_ids
+from r2v.llm.local.token_replies import TokenReplies, end_ids
 from r2v.policy.load import device_of, load_tokenizer
 from r2v.policy.prompt_encoder import Encoder
 from r2v.storage.artifact_manifest import json_sha256

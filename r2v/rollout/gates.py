@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from r2v.config import InferenceConfig
-from r2v.llm.memo import Memo, digest_of
+from r2v.llm.answer_cache import AnswerCache, digest_of
 from r2v.llm.types import Reply, Sample
 from r2v.rollout.actors import PricedModel, PricedVerifier, StepView
 from r2v.rollout.bill import StepBill
@@ -40,7 +40,7 @@ class FeatureExtractor:
     """The benchmark's regular expression of lines that third parties wrote (`Capabilities.untrusted`)."""
     cases: CaseIndex | None = None
     """The teacher's recorded steps, where the features need them."""
-    remembered: Memo = field(default_factory=Memo)
+    remembered: AnswerCache = field(default_factory=AnswerCache)
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
         """Return name -> value, all known before the action is executed."""

@@ -19,8 +19,8 @@ from r2v.config.models import endpoint_identity
 from r2v.envs.base import Benchmark, Demonstrated, tools_of
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
+from r2v.llm.answer_cache import AnswerCache, score_cache_key
 from r2v.llm.engines.teacher import served_teacher
-from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.bodies import system_prompt
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
@@ -46,7 +46,7 @@ WIDEST = 5000
 """Most conversations, in worlds of this process, that wait for a provider's batches; a world of desk takes 24 KiB."""
 WAVE_PATIENCE = 1.0
 """Seconds that a narrow wave waits for worlds of this process, whose steps take no longer than a pass of the model."""
-_REMEMBERED: dict[str, Memo] = {}
+_REMEMBERED: dict[str, AnswerCache] = {}
 _JOINT: dict[Path, JointBudget] = {}
 """Folder of an artifact's journals -> budget, which teacher, small model and judge of one stage share."""
 BYTES = 3
@@ -82,10 +82,10 @@ _UNNAMED = Purse(folder=REPLIES / "unnamed")
 """Pays for what no artifact and no run asks."""
 
 
-def _memory(weights: Path | None, *sections: Any) -> Memo:
-    """Return this process's memory of a model's answers; stages that play the same weights share it."""
+def _memory(weights: Path | None, *sections: Any) -> AnswerCache:
+    """Return this process's cache of a model's answers; stages that play the same weights share it."""
     content = None if weights is None else content_files(weights)
-    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), Memo())
+    return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), AnswerCache())
 
 
 def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None = None) -> Waves:
@@ -329,8 +329,8 @@ def verifier_scorer(
 ) -> Scorer:
     """Return the trained verifier in a folder as an awaitable score."""
     backend = _verifier_backend(policy, folder, inference, rollout, tools)
-    ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.port(
-        backend, _memory(folder, policy, inference.max_new_tokens, tools), score_memo_key
+    ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.batched(
+        backend, _memory(folder, policy, inference.max_new_tokens, tools), score_cache_key
     )
     return ask
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from r2v.data.episode import COPIED, Episode
 from r2v.errors import EmptyResult, InputError
-from r2v.llm.memo import Memo, digest_of
+from r2v.llm.answer_cache import AnswerCache, digest_of
 from r2v.randomness import generator
 from r2v.router.page_signals import signature, tool_of
 from r2v.storage.files import replacing, write_json
@@ -119,7 +119,7 @@ class CaseIndex:
     signature_of: NDArray[np.int32]
     """Per step, as an index of `signatures`."""
     task_of: NDArray[np.int32]
-    remembered: Memo = field(default_factory=Memo, compare=False, repr=False)
+    remembered: AnswerCache = field(default_factory=AnswerCache, compare=False, repr=False)
 
     @classmethod
     def of(cls, steps: Iterable[RecordedStep], tools: Sequence[ToolSpec], seed: int) -> CaseIndex:

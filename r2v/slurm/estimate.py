@@ -12,8 +12,8 @@ from r2v.config import Config
 from r2v.config.execution import allocated_cpus
 from r2v.pipeline.helping import is_helpable, unhelped
 from r2v.pipeline.jobs import job
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts, facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table
-from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
 from r2v.slurm.site import requests
@@ -37,7 +37,7 @@ def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
 
 
 def planned_by_headers(
-    config: Config, jobs: Iterable[Job], facts: Known, root: Path = Path(), **given: float | str | None
+    config: Config, jobs: Iterable[Job], facts: BenchmarkFacts, root: Path = Path(), **given: float | str | None
 ) -> list[PlannedWork]:
     """Return the work of each job under its script's header, or, without scripts in this folder, on this machine's
     CPUs and one GPU if the model needs it. `given` fields of `Allotted` override the header; GPUs and helpers only
@@ -58,18 +58,18 @@ def _allotted_by_header(config: Config, item: Job, root: Path, given: Mapping[st
 
 
 def estimates(
-    config: Config, resources: Mapping[str, Resources], root: Path = Path(), facts: Known | None = None
+    config: Config, resources: Mapping[str, Resources], root: Path = Path(), facts: BenchmarkFacts | None = None
 ) -> list[PlannedWork]:
     """Return the work of each job under its header."""
     given = {name: allotted(request, helped=is_helpable(config, job(name))) for name, request in resources.items()}
-    return planned_jobs(config, facts or known_here(config, root), given, root)
+    return planned_jobs(config, facts or facts_here(config, root), given, root)
 
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
     """Return the estimates as a table with their sources; [] if no job is due."""
     if not resources:
         return []
-    facts = known_here(config, root)
+    facts = facts_here(config, root)
     lines = table(estimates(config, resources, root, facts), config, facts)
     return [*lines, *_refused_helpers(config, resources), ""]
 

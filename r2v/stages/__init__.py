@@ -1,10 +1,10 @@
-"""Pipeline stages: thin steps from artifacts to an artifact, one file each. What they do lives in the domains below.
+"""Pipeline stages: thin steps from artifacts to an artifact, one file each, over the packages of lower layers.
 
 A stage is a value: `Stage(version, settings, run)`. `settings` is a dataclass whose fields are the configuration
-sections the stage reads (and nothing else it depends on), so it also decides the fingerprint. A stage that
-reads only part of a section says so with a classmethod `of(config)` that picks it (`r2v.config.sections_of`); one that
-cannot run under every configuration refuses it in `require_possible()`, which is asked before any stage of a run
-begins. `run(settings, work)` reads `work.inputs`, writes into `work.folder` and puts its figures into `work.summary`.
+sections that the stage reads, all that it depends on, and so its fingerprint. A stage that reads part of a section
+picks it in a classmethod `of(config)` (`r2v.config.sections_of`); one that cannot run under every configuration refuses
+it in `require_possible()`, which is called before any stage of a run begins. `run(settings, work)` reads `work.inputs`,
+writes into `work.folder` and puts its figures into `work.summary`.
 Stage modules import nothing heavy at the top: planning and status load them on login nodes.
 """
 
@@ -24,19 +24,19 @@ def _no_chains(config: Config) -> Sequence[Config]:
 
 @dataclass(frozen=True)
 class Stage:
-    """One kind of step. Raise `version` when the same inputs would give another content."""
+    """A step of the pipeline. Raise `version` when the same inputs give another content."""
 
     version: int
     settings: type[Any]
     run: Callable[[Any, Work], None]
     chains: Callable[[Config], Sequence[Config]] = _no_chains
-    """The configurations whose chains, up to their evaluation, it makes as parts of itself: what a plan counts."""
+    """Configurations whose chains, up to their evaluation, the stage makes as parts of itself, for a plan."""
     play: Callable[[Any, Work], Any] | None = None
-    """Of a stage whose episodes other processes may play: `play(settings, work)` plays all that `run` would and writes
+    """Function of a stage that takes helpers: `play(settings, work)` plays the same episodes as `run` and writes
     nothing into `work.folder`."""
 
     def sections(self, config: Config) -> Any:
-        """The stage's own settings: the sections, or parts of sections, that it reads of the whole configuration."""
+        """Return the stage's settings: the sections, or parts of them, that it reads of a configuration."""
         if hasattr(self.settings, "of"):
             return self.settings.of(config)
         return sections_of(self.settings, config)

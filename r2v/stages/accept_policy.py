@@ -1,4 +1,4 @@
-"""What preference training learnt is published where executed success speaks for it, and thrown away elsewhere."""
+"""Acceptance of a preference-trained policy by executed success; a rejected one is replaced by the cloned policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 
 def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, work: Work) -> None:
-    """Keep the trained weights, or put the cloned ones in their place."""
+    """Keep the trained weights, or replace them by the cloned ones. Raise EnvironmentFault if that is refused."""
     from r2v.evaluation.acting.acceptance import compare_policies
 
     assert preference.accept != "always"
@@ -30,10 +30,10 @@ def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, wo
     )
     work.summary.update(acceptance=verdict.summary())
     write_json(work.folder / "acceptance.json", verdict.summary())
-    logger.info("  preference: %s", verdict)
+    logger.info("  preference training compared with bc: verdict=%s", verdict)
     if not verdict.accepted:
         logger.warning(
-            "  preference: not accepted (preference.accept=%s): the cloned policy is published", preference.accept
+            "  preference training rejected, the cloned policy is published: preference.accept=%s", preference.accept
         )
         if not remove_own(trained, ATTEMPT_PART):
             raise EnvironmentFault(f"{trained}: cannot be removed; mend its permissions and run the same command again")
@@ -42,7 +42,7 @@ def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, wo
 
 
 def published_policy(work: Work) -> Path | None:
-    """The weights that later stages play; None where the small model is asked through an API."""
+    """Return the weights that later stages play; None if the small model is behind an API."""
     return work.inputs["preference"].file("final") if "preference" in work.inputs else None
 
 

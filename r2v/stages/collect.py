@@ -2,12 +2,12 @@
 
     r2v collect --config configs/desk/clean.yaml --num-episodes 500 --seeds 1 2 3
 
-The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run continues where it
-stopped: a finished (task, seed) is never paid for again, and the replies that a provider gave to an unfinished one are
-in the journal under provider/. Helpers play blocks of its tasks; the run's one writer takes their episodes over.
+The run under data/runs/<run_id>/ is the data; the artifact only names it. An interrupted run resumes: a finished
+(task, seed) is never paid for again, and a provider's replies to an unfinished one are in the journal under provider/.
+Helpers play blocks of its tasks; the run's single writer copies their episodes.
 
 A request that the provider refuses for good (a content filter, a context too long) ends its episode as a failure of
-the model (`no_answer`), kept and counted. An answer that is lost for good is an environment fault.
+the model (`no_answer`), recorded and counted. An answer that is lost for good is an environment fault.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from r2v.rollout.session import EpisodeSpec
 
 PROVIDER = "provider"
-"""Folder of a run with the journal of provider requests and what they cost."""
-_LOOKS = 30
-"""Looks, a second apart, at whether the run has begun that a helper is to help with."""
+"""Folder of a run with the journal of provider requests and their cost."""
+_PATIENCE = 30
+"""Seconds that a helper waits for the run to begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectSettings:
-    """What a collection depends on."""
+    """Settings of a collection."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -63,7 +63,7 @@ class CollectSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> CollectSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that a collection reads."""
         return c.sections_of(
             cls,
             config,
@@ -77,18 +77,19 @@ class CollectSettings:
 
     @property
     def in_one_block(self) -> bool:
-        """A provider's batches are as wide as what is played together, so nobody shares the work."""
+        """True if provider batches are used: they hold the requests of all episodes, so helpers take none."""
         return self.teacher.provider != "scripted" and self.teacher.mode != "concurrent"
 
 
 def run(cfg: CollectSettings, work: Work) -> None:
-    """Play what is missing, close the run, and name it in runs.jsonl."""
+    """Play the missing episodes, close the run, and name it in runs.jsonl. Raise EnvironmentFault where requests are
+    unanswered or every episode failed by a fault, EmptyResult where none succeeded."""
     registry = DataRegistry(work.root / "data")
     with _begin(cfg, work, registry) as handle:
         _announce(handle)
         specs = _specs(cfg, handle.run_id)
         open_still = _play_missing(cfg, specs, handle, work)
-        if len(open_still) == len(specs):  # nothing at all was answered: the run stays open
+        if len(open_still) == len(specs):  # no episode was answered: the run stays open
             raise _unanswered(cfg, handle.run_id, open_still, specs)
         sort_episodes(handle.store.path)
         manifest = handle.finish(expected=len(specs))
@@ -116,14 +117,14 @@ def run(cfg: CollectSettings, work: Work) -> None:
             f"run {manifest.run_id}: none of {manifest.n_episodes} episodes succeeded; nothing to learn "
             "from. Look at the episodes, then at teacher.* and inference.max_steps"
         )
-    write_text(
-        work.folder / "runs.jsonl",
-        json.dumps(
-            {"run_id": manifest.run_id, "n_episodes": manifest.n_episodes, "data_sha256": manifest.data_sha256}
-            | ({} if manifest.tools is None else {"tools_sha256": tools_sha256(manifest.tools)})
-        )
-        + "\n",
-    )
+    line: dict[str, Any] = {
+        "run_id": manifest.run_id,
+        "n_episodes": manifest.n_episodes,
+        "data_sha256": manifest.data_sha256,
+    }
+    if manifest.tools is not None:
+        line["tools_sha256"] = tools_sha256(manifest.tools)
+    write_text(work.folder / "runs.jsonl", json.dumps(line) + "\n")
     work.summary.update(
         run_ids=[manifest.run_id],
         n_episodes=manifest.n_episodes,
@@ -131,28 +132,24 @@ def run(cfg: CollectSettings, work: Work) -> None:
         success_rate=manifest.success_rate,
         total_cost_usd=round(manifest.total_cost_usd, 6),
     )
+    outcomes = {**manifest.outcomes, "not measured": manifest.n_env_faults}
     logger.info(
-        "  %s: %d episodes, %.1f %% succeeded, $%.2f at list price%s%s",
-        manifest.run_id,
-        manifest.n_episodes,
-        100 * manifest.success_rate,
-        manifest.total_cost_usd,
-        ", nothing paid" if cfg.teacher.provider == "scripted" else "",
-        "".join(f"; {count} {outcome}" for outcome, count in manifest.outcomes.items())
-        + (f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else ""),
+        "  run collected: run=%s episodes=%d success=%.1f%% list_price=$%.2f billed=%s other_outcomes=%s",
+        *(manifest.run_id, manifest.n_episodes, 100 * manifest.success_rate, manifest.total_cost_usd),
+        "no" if cfg.teacher.provider == "scripted" else "yes",
+        ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count) or "none",
     )
 
 
 def play(cfg: CollectSettings, work: Work) -> None:
-    """Play what neither the run that is being collected nor another helper has."""
+    """Play, as a helper, the episodes that neither the run in progress nor another helper has."""
     if (run := _under_way(cfg, work)) is not None:
         _play_blocks(cfg, _specs(cfg, run.run_id), run, work)
 
 
 def cancel(config: c.Config, root: Path = Path()) -> str:
-    """Stop the provider batches of the run that `run.id` names, and keep what they have answered; one line on what
-    that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
-
+    """Cancel the provider batches of the run `run.id` and keep their replies; return a line on these. Raise UsageError
+    if no run is named or its teacher is scripted, InputError for an unknown run."""
     from r2v.rollout.model_factory import Purse, provider_remote
 
     if not config.run.id or config.teacher.provider == "scripted":
@@ -166,7 +163,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
 
 
 def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandle:
-    """A new run, or one of this very configuration: interrupted, damaged, or done and merely not known as done."""
+    """Begin a run, or resume one of this configuration that is interrupted, damaged, or done without an artifact."""
     from r2v.envs.base import load_benchmark
     from r2v.rollout.model_factory import teacher_name
 
@@ -175,7 +172,7 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
     runs = registry.query(benchmark=cfg.env.benchmark)
     same = [m for m in runs if m.fingerprint == work.fingerprint and not (m.status == "done" and m.all_faults)]
     unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
-    if not work.anew:  # its artifact was damaged or lost, or a kill came before it: what was paid for is there
+    if not work.anew:  # its artifact was damaged, lost or never written: the paid episodes are there
         unfinished += [m for m in same if m.status == "done" and m not in unfinished]
     run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
     base = work.root / cfg.run.base if cfg.run.base else None
@@ -194,7 +191,7 @@ def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandl
 
 
 def _tools(benchmark: Benchmark) -> Tools | None:
-    """What a fresh world says its tools are; None, with a line, where it fails to."""
+    """Return the tools of a fresh world; None, logged, if it fails to list them."""
     from r2v.envs.base import tools_of
     from r2v.envs.guard import require_tools
     from r2v.policy.training_tools import recorded
@@ -202,13 +199,13 @@ def _tools(benchmark: Benchmark) -> Tools | None:
     try:
         return recorded(require_tools(tools_of(benchmark), benchmark))
     except UsageError as error:
-        logger.warning("  the run is recorded without tools: %s", error)
+        logger.warning("  run recorded without tools: error=%s", error)
         return None
 
 
 def _under_way(cfg: CollectSettings, work: Work) -> RunManifest | None:
-    """The run that the attempt collects, or goes on with; None where none appears for a while."""
-    for _ in range(_LOOKS):
+    """Return the run that the attempt collects; None if none begins within `_PATIENCE` seconds."""
+    for _ in range(_PATIENCE):
         runs = DataRegistry(work.root / "data").query(benchmark=cfg.env.benchmark)
         own = [m for m in runs if m.fingerprint == work.fingerprint and cfg.run.id in (None, m.run_id)]
         unfinished = [m for m in own if m.status != "done"]
@@ -219,8 +216,8 @@ def _under_way(cfg: CollectSettings, work: Work) -> RunManifest | None:
 
 
 def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:
-    """Whether a finished run's trajectories were damaged since, and can be played again. Raises InputError where a
-    provider would have to be paid a second time, because the journal of its answers is gone too."""
+    """True if a finished run's trajectories are damaged and can be played again. Raise InputError if the journal of the
+    provider's replies is gone too, so that they would be paid twice."""
     try:
         if run.status == "done":
             verify_run(run)
@@ -235,24 +232,24 @@ def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:
 
 
 def _announce(handle: RunHandle) -> None:
-    """Log the run's id and folder, at its start and at its end."""
-    rule = "=" * 60
-    logger.info("%s\n  Run ID : %s\n  Output : %s\n%s", rule, handle.run_id, handle.output_dir, rule)
+    """Log the run's id and folder, in the box that scripts of collections search for."""
+    box = f"{'=' * 60}\n  Run ID : {handle.run_id}\n  Output : {handle.output_dir}\n{'=' * 60}"
+    logger.info(box)
 
 
 def _first_fault(handle: RunHandle) -> str:
-    """Why the first episode of a run was not measured."""
+    """Return the reason that the first episode of a run was not measured."""
     return next(str(e.env_fault) for e in handle.store.iter_episodes() if e.env_fault is not None)
 
 
 def _no_answer_at_all(handle: RunHandle) -> str:
-    """Why the first episode of a run got no answer, where none got one; else nothing."""
+    """Return the reason that the first episode of a run got no answer, if none got one; else ""."""
     reasons = [episode.outcome_reason for episode in handle.store.iter_episodes()]
     return str(reasons[0]) if reasons and all(reasons) else ""
 
 
 def _unanswered(cfg: CollectSettings, run_id: str, open_still: list[str], specs: list[EpisodeSpec]) -> EnvironmentFault:
-    """The error of a run in which some episodes got no answer."""
+    """Return the error of a run in which some episodes got no answer."""
     return EnvironmentFault(
         f"run {run_id}: {cfg.teacher.provider} gave no answer for {len(open_still)} of "
         f"{len(specs)} episodes ({open_still[0]}); the rest is kept: run the same command again"
@@ -264,22 +261,16 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    specs = collection_specs(
-        cfg,
-        benchmark,
-        {
-            "run_id": run_id,
-            "teacher_provider": cfg.teacher.provider,
-            "teacher_model": teacher_name(cfg.teacher, benchmark),
-        },
-    )
+    name, provider = teacher_name(cfg.teacher, benchmark), cfg.teacher.provider
+    record = {"run_id": run_id, "teacher_provider": provider, "teacher_model": name}
+    specs = collection_specs(cfg, benchmark, record)
     for line in fewer_tasks(cfg, specs, benchmark.name):
-        logger.info("  %s", line)
+        logger.info("  fewer tasks than asked: reason=%s", line)
     return specs
 
 
 def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
-    """Every play of a collection: its training tasks, each under each seed. `record` goes into the metadata."""
+    """Return the episodes of a collection: each training task under each seed. `record` goes into their metadata."""
     from r2v.rollout.session import EpisodeSpec
 
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
@@ -288,17 +279,17 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
 
 
 def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
-    """Yield a line where more episodes a seed are asked for than the benchmark has tasks."""
-    asked, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
-    if asked is not None and asked > there:
-        yield f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played"
+    """Yield a line if more episodes a seed are asked for than the benchmark has tasks."""
+    limit, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    if limit is not None and limit > there:
+        yield f"data.num_episodes={limit}: {name} has {there} tasks in the train split; all of them are played"
 
 
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:
-    """Play and store what the run lacks; why the ones that are still open got no answer."""
+    """Play and store the run's missing episodes; return the reason of each that got no answer."""
     done = handle.store.done_keys()
-    if kept := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
-        logger.info("  resuming: %d of %d episodes are already collected", kept, len(specs))
+    if stored := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
+        logger.info("  collection resumed: stored=%d/%d episodes", stored, len(specs))
     begun = time.time()
     log = handle.output_dir / "collection_log.jsonl"
 
@@ -324,8 +315,8 @@ def _play_blocks(
     work: Work,
     write: Callable[[Episode], None] | None = None,
 ) -> list[str]:
-    """Play what neither the run nor a helper has, block by block, and `write` it into the run (None: this is a helper,
-    whose plays are taken over by the process that writes); why the ones that are still open got no answer."""
+    """Play the missing episodes block by block and `write` them into the run (None: this is a helper, whose plays the
+    writing process copies); return the reason of each that got no answer."""
     from r2v.data.episode import Episode
     from r2v.envs.base import load_benchmark
     from r2v.llm.providers.remote import Unanswered
@@ -345,10 +336,10 @@ def _play_blocks(
     actor, open_still = GreedyActor(teacher, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:
-        """The episode, which a refused question ends; nothing where there is no answer yet."""
+        """Return the episode, which a refused request ends; none if a request is not answered yet."""
         try:
             return [await world.start(spec).finish(actor, waves)]
-        except Unanswered as error:  # not final: one more attempt may find it answered
+        except Unanswered as error:  # not final: the next attempt may get the answer
             open_still.append(str(error))
             return []
 

@@ -1,8 +1,8 @@
 """Cost estimate of a collection, before any request is sent: `r2v collect --dry-run`.
 
-Requests and tokens are counted on the requests themselves. Where the benchmark has an expert, a sample of the episodes
-is played with it, which costs nothing and gives lengths that are about right; where it has none, every episode is
-taken to last `inference.max_steps`, on first observations alone. Tokens are about a third of the bytes.
+Requests and tokens are counted on rendered requests. If the benchmark has an expert, it plays a sample of the episodes,
+free of cost and of about the right length; else every episode is taken to last `inference.max_steps`, with the first
+observation at each step. Tokens are taken as a third of the bytes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from r2v.stages import collect
 from r2v.wire.exchange import TokenCounts
 
 SAMPLE = 24
-"""Episodes that are played to see how long they are."""
+"""Episodes that are played to measure their length."""
 _BYTES, _REPLY = 3, 40
-"""Bytes in a token, and tokens in an action, about."""
+"""Bytes of a token, and tokens of an action, approximately."""
 
 
 @dataclass
 class _Counting:
-    """A backend that counts what a provider would be sent."""
+    """A backend that counts the requests and tokens of a provider."""
 
     inner: ScriptedBackend
     max_batch: int = 256
@@ -51,7 +51,7 @@ class _Counting:
     tokens_in: int = 0
     tokens_out: int = 0
     longest: int = 0
-    """Requests of one episode, one after another."""
+    """Most requests of an episode."""
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
         replies = self.inner.answer(questions)
@@ -70,7 +70,7 @@ def _tokens(request: Request) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a collection would come to. Tokens and requests are of the episodes that are missing."""
+    """Cost of a collection. Tokens and requests are those of the missing episodes."""
 
     episodes: int
     missing: int
@@ -83,12 +83,12 @@ class Estimate:
 
 
 def describe(config: Config) -> str:
-    """What `r2v collect --dry-run` prints: see `estimate`."""
+    """Return the text of `r2v collect --dry-run`; see `estimate`."""
     return "\n".join(estimate(config).lines)
 
 
 def require_paid(config: Config) -> None:
-    """Raises UsageError for a scripted teacher."""
+    """Raise UsageError for a scripted teacher."""
     if config.teacher.provider == "scripted":
         raise UsageError(
             "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
@@ -97,8 +97,8 @@ def require_paid(config: Config) -> None:
 
 
 def estimate(config: Config, root: Path = Path()) -> Estimate:
-    """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
-    for a model without a price."""
+    """Count and price the requests of `collect`. Raise UsageError for a scripted teacher, which costs nothing, and for
+    a model without a price."""
     require_paid(config)
     cfg = collect.CollectSettings.of(config)
     rate, benchmark = asked_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
@@ -151,14 +151,14 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
 
 
 def _thoughts(rate: Rate) -> str:
-    """What is said of the thoughts of a model, which nobody can count beforehand."""
+    """Return the clause on a model's thinking tokens, whose number is unknown beforehand."""
     if not rate.shape.thinking_tokens:
         return ""
     return f", and thoughts of at most {rate.shape.thinking_tokens:,} a request on top, billed as output"
 
 
 def _price_source(cfg: collect.CollectSettings) -> str:
-    """Which prices an estimate uses."""
+    """Return the source of the prices, in words."""
     given = [name for name in ("usd_in", "usd_out") if getattr(cfg.teacher, name) is not None]
     if len(given) == 2:
         return "prices of teacher.usd_in and teacher.usd_out"
@@ -166,7 +166,7 @@ def _price_source(cfg: collect.CollectSettings) -> str:
 
 
 def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int | None]]:
-    """What the named run, where there is one, has finished."""
+    """Return the finished episodes of the run that `run.id` names; none if it names none."""
     if not cfg.run.id:
         return set()
     return set(TrajectoryStore(DataRegistry(root / "data").get(cfg.run.id).trajectories).done_keys())
@@ -175,7 +175,7 @@ def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int |
 def _measure(
     cfg: collect.CollectSettings, benchmark: Benchmark, missing: Sequence[EpisodeSpec]
 ) -> tuple[_Counting, float]:
-    """Counts over a sample, and what to multiply them by."""
+    """Return counts over a sample, and the factor to all missing episodes."""
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
     stride = max(1, len(missing) // SAMPLE)
     sample = list(islice(missing[::stride], SAMPLE))

@@ -3,10 +3,9 @@
     r2v evaluate --config configs/mrp.yaml --seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router
 
 Routers are compared at equal spending: each one's threshold is placed by executing it on calibration tasks until it
-costs what r2v costs, in USD as billed: at the router's own point (main table), and where r2v's share of LLM steps is
-one of `evaluation.budgets` (frontier). What has been
-played is in the episode cache, so an interrupted evaluation goes on where it stopped, and one of other seeds, methods
-or budgets plays what is new.
+costs as much as r2v, in USD as billed: at the router's own point (main table), and where r2v's share of LLM steps is
+one of `evaluation.budgets` (frontier). Episodes are in the cache, so an interrupted evaluation resumes, and one of
+other seeds, methods or budgets plays only the new ones.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayedEvaluation:
-    """Everything that an evaluation plays, once it is played."""
+    """Episodes of an evaluation, all played."""
 
     runner: MethodRunner
     specs: dict[str, list[EpisodeSpec]]
     """By condition."""
     calibration: dict[str, CalibrationRecord]
-    """<method>@<point> -> its threshold and what was realised."""
+    """<method>@<point> -> threshold and realised outcome."""
     calibration_plays: ExecutedPlays | None
     cells: dict[str, Cell]
-    """By the file that their episodes go into, below the results."""
+    """By the file of their episodes, below the results."""
     gains: dict[str, Cell]
     """By condition."""
 
 
 def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
-    """Place thresholds and play what nobody has played yet; nothing is written but plays."""
+    """Place thresholds and play the missing episodes; write only plays."""
     from r2v.evaluation.setup import GAINS
 
     cfg = _without_missing_verifier(cfg, work)
@@ -72,9 +71,9 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     calibration, plays = _calibration(cfg, runner, work) if cfg.routed else ({}, None)
     cells = _cells(cfg, runner, specs, calibration)
     gained = (
-        {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
+        {name: cfg.limited(runner.world.benchmark, group, GAINS) for name, group in specs.items()} if cfg.scored else {}
     )
-    gains = {name: _gain_cell(cfg, runner, name, these, calibration) for name, these in gained.items()}
+    gains = {name: _gain_cell(cfg, runner, name, group, calibration) for name, group in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     return PlayedEvaluation(
         runner=runner, specs=specs, calibration=calibration, calibration_plays=plays, cells=cells, gains=gains
@@ -102,7 +101,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         write_json(work.folder / CALIBRATION, records)
         played.calibration_plays.write(work.folder / PLAYS)
         copy_router_plays(work.inputs["router"], work.folder)
-    faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
+    faults = sum(_write_cell(runner, cell, work.folder / file) for file, cell in played.cells.items())
     for condition in specs if ORACLE in cfg.evaluation.played else ():
         tried = _branches(runner, played.cells[episodes_file(condition, ORACLE)])
         write_episodes(work.folder / branches_file(condition, ORACLE), tried)
@@ -112,7 +111,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         Setup(
             **cfg.recorded(),
             benchmark_version=runner.world.benchmark.version,
-            tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
+            tasks={name: list(dict.fromkeys(spec.task.task_id for spec in group)) for name, group in specs.items()},
             never_branched=never_branched(runner.world.benchmark, specs),
             router_scores=tuple(scores),
             choices=choices_of(played.calibration),
@@ -121,35 +120,34 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
-    for line in headline(tables.bundle()):
-        logger.info("  %s", line)
+    logger.info("  evaluated: headline=%s", "\n  ".join(["", *headline(tables.bundle())]))
     thresholds = {name: record.tau for name, record in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
 
 def copy_router_plays(router: Artifact, folder: Path) -> None:
-    """Copy the plays of the router stage into a results folder; what a killed attempt left there is replaced."""
+    """Copy the plays of the router stage into a results folder, over those of a killed attempt."""
     for name in (name for name in router.files if name.startswith(f"{PLAYS}/")):
-        place = folder / PLAYS / ROUTER / name.removeprefix(f"{PLAYS}/")
-        with router.file(name).open("rb") as source, replacing(place) as target:
+        path = folder / PLAYS / ROUTER / name.removeprefix(f"{PLAYS}/")
+        with router.file(name).open("rb") as source, replacing(path) as target:
             copyfileobj(source, target)
 
 
 def _without_missing_verifier(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:
-    """The settings, without what reads a verifier where none was trained."""
+    """Return the settings, without the methods and features of a verifier if none was trained."""
     if "verifier" not in work.inputs or trained(work.inputs["verifier"]) is not None or not cfg.asks_verifier:
         return cfg
     possible = cfg.without_verifier
     lacking = [name for name in cfg.evaluation.methods if name not in possible.evaluation.methods]
     lacking += ["features of the verifier"] * cfg.router.reads_verifier
-    logger.warning("  there is no verifier: left out are %s", ", ".join(lacking))
+    logger.warning("  evaluation without a verifier: left_out=%s", ", ".join(lacking))
     return possible
 
 
 def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
     from r2v.evaluation.acting.methods import MethodRunner
 
-    if not work.inputs:  # methods of models that nothing here has trained
+    if not work.inputs:  # methods of untrained models alone
         runner = MethodRunner.of(cfg, work, policy=None)
         runner.variants["slm_base"] = runner.slm
         return runner
@@ -166,7 +164,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
 
 
 def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> None:
-    """Refuse to evaluate on a task that was trained on, whatever the splits say now. Raises InputError."""
+    """Raise InputError where an evaluation task was trained on, under whichever split."""
     from r2v.router.case_support import CaseIndex
     from r2v.router.labels import read_rows
     from r2v.verifier.labels import read_examples
@@ -182,7 +180,7 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
     labels = work.inputs["verifier"].file(LABELS) if "verifier" in work.inputs else None
     if labels is not None and labels.exists():  # a judge learns from none
         learnt[labels] = {example.task_id for example in read_examples(labels)}
-    evaluated = {spec.task.task_id for these in specs.values() for spec in these}
+    evaluated = {spec.task.task_id for group in specs.values() for spec in group}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):
             raise InputError(
@@ -194,7 +192,7 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 def _calibration(
     cfg: EvaluateSettings, runner: MethodRunner, work: Work
 ) -> tuple[dict[str, CalibrationRecord], ExecutedPlays]:
-    """Every threshold (`r2v.evaluation.calibration`), and the plays that it was placed by."""
+    """Return every threshold (`r2v.evaluation.calibration`) and the plays by which it was placed."""
     from r2v.evaluation.acting.calibration import ExecutedPlays
     from r2v.evaluation.calibration import RecordedPlays, RouterStates, calibrate
 
@@ -205,7 +203,7 @@ def _calibration(
     for name, record in records.items():
         method, _, point = name.partition("@")
         logger.info(
-            "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps, %.4f USD an episode",
+            "  threshold placed: method=%s point=%s tau=%.4f llm_steps=%.1f%% usd_per_episode=%.4f",
             *(method, point, record.tau, 100 * record.llm_call_rate, record.cost),
         )
     return records, plays
@@ -217,7 +215,7 @@ def _cells(
     specs: dict[str, list[EpisodeSpec]],
     calibration: dict[str, CalibrationRecord],
 ) -> dict[str, Cell]:
-    """File (below the results) -> the episodes that go into it, of everything to be played."""
+    """Return file, below the results -> its episodes, of all methods, points and conditions."""
     from r2v.evaluation.setup import FRONTIER, OPERATING_POINT, episodes_file
 
     cells = {}
@@ -228,15 +226,15 @@ def _cells(
             file = episodes_file(condition, method, point)
             extra = {} if point == MAIN else {OPERATING_POINT: point}
             limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
-            these = [replace(spec, extra=extra) for spec in limited]
+            cell_specs = [replace(spec, extra=extra) for spec in limited]
             chosen = calibration.get(f"{method}@{point}")
             tau, score = (None, None) if chosen is None else (chosen.tau, chosen.score)
-            cells[file] = runner.cell(method, these, tau, what=file, score=score)
+            cells[file] = runner.cell(method, cell_specs, tau, what=file, score=score)
     return cells
 
 
 def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
-    """Write a cell's episodes in the order of their ids, one at a time in memory; how many were not measured."""
+    """Write a cell's episodes in the order of their ids, one at a time in memory; return the number not measured."""
     from r2v.rollout.work_queue import log_faults
 
     ordered = _by_identity(runner, cell)
@@ -251,13 +249,8 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
             yield episode
 
     count = write_episodes(path, episodes())
-    logger.info(
-        "  %-8s %-32s %4d of %4d episodes succeeded",
-        cell.specs[0].condition,
-        path.name.removesuffix(".jsonl.zst"),
-        solved,
-        count,
-    )
+    name = path.name.removesuffix(".jsonl.zst")
+    logger.info("  cell played: condition=%s cell=%s succeeded=%d/%d", cell.specs[0].condition, name, solved, count)
     log_faults(cell.what, faults, count)
     return len(faults)
 
@@ -269,8 +262,8 @@ def _gain_cell(
     specs: Sequence[EpisodeSpec],
     calibration: dict[str, CalibrationRecord],
 ) -> Cell:
-    """What an LLM step gains, along evaluation episodes of the method that `EvaluateSettings.gains_along` names, which
-    also plays on behind it."""
+    """Return the cell of executed gains of an LLM step, along episodes of the method `EvaluateSettings.gains_along`,
+    which also continues the branches."""
     placed = calibration.get(f"{OURS}@{MAIN}")
     tau = None if placed is None else placed.tau
     method, what = cfg.gains_along(tau), f"{condition} gains"
@@ -284,18 +277,18 @@ def _gain_cell(
 def _router_scores(
     cfg: EvaluateSettings, runner: MethodRunner, gains: dict[str, Cell], folder: Path
 ) -> list[RouterScores]:
-    """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
-    computed from. Kept in gains/; no threshold or model is chosen by them."""
+    """Return each router's scores and the executed gains at the same steps (`_gain_cell`), for ECE, Brier and AUROC.
+    The gains are written to gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import GAINS, RouterScores, branches_file
     from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 
-    found = []
+    scores = []
     for condition, cell in gains.items():
         path = folder / "gains" / f"{condition}.jsonl"
-        # what making a row cost is a figure of rounds: here nothing says it again, and so nothing could check it
+        # `spent` is a figure of training rounds: an evaluation records it nowhere else, so an audit could not check it
         write_rows(path, (replace(row, spent=0.0) for row in rows_of(measured(cell, runner.player))))
         rows = read_rows(path)
         write_episodes(folder / branches_file(condition, GAINS), _branches(runner, cell))
@@ -303,12 +296,12 @@ def _router_scores(
         for method in cfg.routed:
             score = score_function(method, runner.routers)
             p = [score(row.features, seeds[row.episode_id], row.task_id, row.step_idx) for row in rows]
-            found.append(RouterScores.of(method, condition, rows, p))
-    return found
+            scores.append(RouterScores.of(method, condition, rows, p))
+    return scores
 
 
 def _branches(runner: MethodRunner, cell: Cell) -> Iterator[Episode]:
-    """The episodes of a cell's plays that were measured, as they are kept: each with its branches behind it."""
+    """Yield the measured episodes of a cell as they are stored, each followed by its branches."""
     from r2v.data.episode import Episode, with_hashed_observations
     from r2v.rollout.episode_cache import fault_of
 

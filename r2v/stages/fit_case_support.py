@@ -1,8 +1,8 @@
-"""Stage 5a, case support: an index of the steps that the policy was cloned from, for the router to look up.
+"""Stage 5a, case support: an index of the recorded steps that the policy was cloned from, for the router.
 
     r2v fit_case_support --config configs/mrp.yaml
 
-Part of the chain where a router looks at it: `cases` among `router.features`, or `router.model=case_support`.
+Part of the chain if a router reads it: `cases` among `router.features`, or `router.model=case_support`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from r2v.storage.artifact import Work
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSupportSettings:
-    """Settings of the case index, beside its inputs."""
+    """Settings of the case index."""
 
     seed: int
-    """Of the draw of steps, where there are more than an index holds."""
+    """Seed of the draw of steps, if there are more than an index holds."""
 
 
 def run(cfg: CaseSupportSettings, work: Work) -> None:
-    """Fit the index on the recorded steps: of the tasks that the policy was cloned from, or of all if none was."""
+    """Fit the index on the recorded steps of the tasks that the policy was cloned from, or of all without a clone."""
     from r2v.data.store import StoredEpisodes
     from r2v.policy.training_tools import tool_specs
     from r2v.router.case_support import CaseIndex, recorded_steps
@@ -42,7 +42,7 @@ def run(cfg: CaseSupportSettings, work: Work) -> None:
     index.save(work.folder)
     work.summary.update(n_steps=len(index.task_of), n_tasks=len(index.tasks), n_terms=len(index.terms))
     logger.info(
-        "  case support: %d steps of %d tasks; %d terms, %d action signatures",
+        "  case support indexed: steps=%d tasks=%d terms=%d action_signatures=%d",
         *(len(index.task_of), len(index.tasks), len(index.terms), len(index.signatures)),
     )
 

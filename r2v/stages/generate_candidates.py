@@ -2,11 +2,11 @@
 
     r2v generate_candidates --config configs/mrp.yaml --overrides candidates.num_samples=8
 
-States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that
-scores a task was trained without it. ranking_report.json says what choosing by these scores is worth, executed: beside
-it stands what costs nothing, the sample that the policy itself finds most likely, and what cannot be beaten, the best
-of the K by its executed value. pairs_report.json counts every state that gave no pair, by reason. Where none gave one,
-preference training has nothing to learn: it hands the cloned policy on.
+States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that scores
+a task was trained without it. ranking_report.json has the executed gain from choosing by these scores, with two
+references: the sample most likely under the policy, which costs nothing, and the sample of the highest executed value,
+an upper bound. pairs_report.json counts the states without a pair by reason. Without any pair, preference training
+publishes the cloned policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesSettings:
-    """What candidates depend on."""
+    """Settings of candidates."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -49,7 +49,7 @@ class CandidatesSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> CandidatesSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that candidates read."""
         return c.sections_of(
             cls,
             config,
@@ -61,12 +61,12 @@ class CandidatesSettings:
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
+        """True if the stage sends requests to the teacher."""
         return self.candidates.with_teacher or self.candidates.continuation == "teacher"
 
 
 def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
-    """Who plays, what, and how many episodes are left out because they may not be branched."""
+    """Return the player, the cell of candidates, and the number of episodes left out because they may not branch."""
     from r2v.evaluation.acting.method_identity import content_of
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
@@ -79,7 +79,9 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     folds = trained(work.inputs["verifier"], "folds")
     places = [] if folds is None else [folds / str(fold) for fold in range(cfg.candidates.num_folds)]
     tools = told_tools(cfg.policy, runner.world.benchmark)
-    scorers = [verifier_scorer(cfg.policy, place, cfg.inference, cfg.rollout, runner.waves, tools) for place in places]
+    scorers = [
+        verifier_scorer(cfg.policy, folder, cfg.inference, cfg.rollout, runner.waves, tools) for folder in places
+    ]
     benchmark = runner.world.benchmark
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
@@ -107,7 +109,7 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
 
 
 def play(cfg: CandidatesSettings, work: Work) -> None:
-    """Play what nobody has played yet."""
+    """Play the missing episodes."""
     player, cell, _ = _cell(cfg, work)
     player.play([cell], cell.what)
 
@@ -119,7 +121,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.rollout.work_queue import measured
 
     player, cell, never_branched = _cell(cfg, work)
-    logger.info("  candidates are played on by: %s", cfg.candidates.continuation)
+    logger.info("  candidates continued: actor=%s", cfg.candidates.continuation)
     faults: list[str] = []
     states = [state for states in measured(cell, player, faults) for state in states]
     write_states(work.folder / "candidates.jsonl", states)
@@ -131,18 +133,18 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     work.summary.update(n_states=len(states), pairs=counts, ranking=ranked, n_env_faults=len(faults))
     work.summary.update(continuation=cfg.candidates.continuation)
     work.summary.update(n_never_branched=never_branched)
-    logger.info("  candidates: %s", pairs_line(len(states), counts))
-    logger.info("  choosing among samples: %s", ranking_line(ranked))
+    logger.info("  candidates paired: figures=%s", pairs_line(len(states), counts))
+    logger.info("  samples ranked by the verifier: figures=%s", ranking_line(ranked))
     if not pairs:
-        logger.warning("  candidates: %s", why_none(counts, cfg.preference))
+        logger.warning("  candidates gave no pair: reason=%s", why_none(counts, cfg.preference))
 
 
 def _sampled(state: CandidateState) -> list[SampledAction]:
-    """The policy's own samples of a state that were played; none where they agree, for then none was."""
+    """Return the policy's played samples of a state; none if they are all equal, for then none was played."""
     return [
-        SampledAction(score=one.score, log_prob=one.logprob_sum, value=one.value)
-        for one in state.candidates
-        if one.score is not None and one.logprob_sum is not None and one.value is not None
+        SampledAction(score=candidate.score, log_prob=candidate.logprob_sum, value=candidate.value)
+        for candidate in state.candidates
+        if candidate.score is not None and candidate.logprob_sum is not None and candidate.value is not None
     ]
 
 
@@ -151,8 +153,8 @@ STAGE = Stage(version=3, settings=CandidatesSettings, run=run, play=play)
 
 @dataclass(frozen=True, kw_only=True)
 class SampledAction:
-    """One of a state's K samples: the verifier's score, the policy's log-probability of the whole action in nats, and
-    the share of its executed continuations that succeed."""
+    """A sample of a state: the verifier's score, the policy's log-probability of the whole action in nats, and the
+    share of its executed continuations that succeed."""
 
     score: float
     log_prob: float
@@ -160,14 +162,14 @@ class SampledAction:
 
 
 def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None]:
-    """Figures over states of K samples each; None where no state's samples differ in value.
+    """Return figures over states of K samples each; None for those that need a state whose samples differ in value.
 
-    `within_state_*` is how often the better of two samples of a state ranks higher, ties counting a half, and
-    `ties_within_state` how often the verifier scores both the same. `random_of_k` is the mean value of all samples;
-    `*_less_random` is what choosing the sample with the highest score (best), log-probability (most likely) or value
-    (oracle, the most there is) gains over it, equal ones counting as their mean.
+    `within_state_*`: share of pairs of a state's samples in which the better ranks higher, ties counting a half;
+    `ties_within_state`: share with equal scores of the verifier. `random_of_k`: mean value of all samples;
+    `*_less_random`: gain over it of the sample with the highest score (best), log-probability (most likely) or value
+    (oracle, an upper bound), equal ones counting as their mean.
     """
-    choices = [samples for samples in states if len({one.value for one in samples}) > 1]
+    choices = [samples for samples in states if len({sample.value for sample in samples}) > 1]
     pairs = [
         (better, worse)
         for samples in choices
@@ -176,13 +178,13 @@ def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None
     ]
 
     def mean(values: Iterable[float]) -> float | None:
-        found = list(values)
-        return round(fmean(found), 6) if found else None
+        listed = list(values)
+        return round(fmean(listed), 6) if listed else None
 
     def ranked(key: Callable[[SampledAction], float]) -> float | None:
         return mean(0.5 * (1 + (key(better) > key(worse)) - (key(better) < key(worse))) for better, worse in pairs)
 
-    random = [fmean(one.value for one in samples) for samples in choices]
+    random = [fmean(sample.value for sample in samples) for samples in choices]
 
     def gain(key: Callable[[SampledAction], float]) -> float | None:
         return mean(_favourite(samples, key) - drawn for samples, drawn in zip(choices, random, strict=True))
@@ -190,17 +192,17 @@ def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None
     return {
         "states_with_a_choice": len(choices),
         "pairs": len(pairs),
-        "within_state_verifier": ranked(lambda one: one.score),
-        "within_state_log_prob": ranked(lambda one: one.log_prob),
+        "within_state_verifier": ranked(lambda sample: sample.score),
+        "within_state_log_prob": ranked(lambda sample: sample.log_prob),
         "ties_within_state": mean(float(better.score == worse.score) for better, worse in pairs),
         "random_of_k": mean(random),
-        "best_of_k_less_random": gain(lambda one: one.score),
-        "most_likely_of_k_less_random": gain(lambda one: one.log_prob),
-        "oracle_of_k_less_random": gain(lambda one: one.value),
+        "best_of_k_less_random": gain(lambda sample: sample.score),
+        "most_likely_of_k_less_random": gain(lambda sample: sample.log_prob),
+        "oracle_of_k_less_random": gain(lambda sample: sample.value),
     }
 
 
 def _favourite(samples: Sequence[SampledAction], key: Callable[[SampledAction], float]) -> float:
-    """The mean value of the samples with the highest key."""
+    """Return the mean value of the samples with the highest key."""
     top = max(map(key, samples))
-    return fmean(one.value for one in samples if key(one) == top)
+    return fmean(sample.value for sample in samples if key(sample) == top)

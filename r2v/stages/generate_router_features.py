@@ -1,5 +1,5 @@
-"""Stage 6, router features: rollouts with a counterfactual rollout wherever the LLM would differ, of the small policy
-and then, round by round, of the pair routed so far.
+"""Stage 6, router features: rollouts with a counterfactual rollout at each disagreement of the LLM, of the small policy
+and then, round by round, of the routed pair.
 
     r2v generate_router_features --config configs/mrp.yaml
 
@@ -8,10 +8,10 @@ With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 Training and calibration tasks are played under the training conditions (`r2v.rollout.stage_rollouts.features`);
 evaluation tasks are never touched.
 
-Round 0 is the small policy alone. In each later round the router that all rows so far teach is fitted, its thresholds
-are placed on calibration tasks at `router.round_budgets`, and it plays tasks, each at one of them. Every step is
-labelled by what asking and not asking come to when the router at this threshold plays on. So labels know of help that
-is still to come, and states are those that a routed policy meets; cf. fitted Q iteration and DAgger (arXiv 1011.0686).
+Round 0 is the small policy alone. In each later round a router is fitted on all rows so far, its thresholds are placed
+on calibration tasks at `router.round_budgets`, and it plays tasks, each at one threshold. Every step is labelled by the
+outcomes of asking and of not asking when the router at this threshold continues. So labels count later LLM steps, and
+states are those of a routed policy; cf. fitted Q iteration and DAgger (arXiv 1011.0686).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 
 ROLLOUTS = "rollouts.jsonl.zst"
-"""File of the artifact with the episodes that were played for rows: `FeatureRow.episode_id` and `round` name one."""
+"""File of the artifact with the rows' episodes, each named by `FeatureRow.episode_id` and `round`."""
 
 
 PLACING_PLAYS = 4
-"""Thresholds that are played at most to place one of a round: labels need some share of LLM steps, not an exact one."""
+"""Most thresholds played to place one of a round: labels need no exact share of LLM steps."""
 
 
 def _played(
     cfg: RouterFeaturesSettings, work: Work, faults: list[str]
 ) -> tuple[list[FeatureRow], Iterator[str], dict[str, Any]]:
-    """The rows and the episodes' lines of all rounds, and figures of them; faults of the world go to `faults`."""
+    """Return the rows, the episodes' lines and the figures of all rounds; append the world's faults to `faults`."""
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
@@ -80,15 +80,15 @@ def _played(
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
     episodes = (to_line(episode) for cell in cells for episode in runner.player.plain_episodes(cell))
-    figures = {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
+    figures = {"n_never_branched": len(every) - len(first), "rounds": [figures.plain() for figures in rounds]}
     return rows, episodes, figures
 
 
 def _play_rounds(
     cfg: RouterFeaturesSettings, runner: MethodRunner, first: Sequence[EpisodeSpec], faults: list[str]
 ) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
-    """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
-    added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
+    """Return the rows, figures and cells of round 0, which plays `first`, and of the routed rounds; append the world's
+    faults to `faults`. Helpers call it too: every process plays the same cells."""
     from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
 
@@ -101,7 +101,7 @@ def _play_rounds(
     for number in range(cfg.router.routed_rounds + 1):
         if number:
             if model is None or model.kind == CONSTANT:
-                logger.warning("  router: no round %d: the rows so far teach a constant router", number)
+                logger.warning("  router rounds ended, the fitted router is constant: round=%d", number)
                 break
             cells, thresholds = _routed(cfg, runner.routed_by(model), number)
         runner.player.play(cells, f"round {number}" if number else cells[0].what)
@@ -110,7 +110,7 @@ def _play_rounds(
         rows += new
         before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
         figures.append(RoundFigures.of(number, thresholds, new, before, model))
-        logger.info("  router features: %s", round_line(asdict(figures[-1])))
+        logger.info("  router round played: figures=%s", round_line(asdict(figures[-1])))
     return rows, figures, played
 
 
@@ -121,7 +121,7 @@ def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterMo
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
-    """What a round plays, and its thresholds by budget."""
+    """Return the cells of a round, and its thresholds by budget."""
     from r2v.evaluation.acting.calibration import ExecutedPlays
     from r2v.evaluation.calibration import place_thresholds
     from r2v.rollout.fork import branchable
@@ -135,7 +135,7 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
     start = router.num_tasks + (number - 1) * router.round_tasks
     train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)
     specs = branchable(benchmark, [*train, *calibration], "router features")
-    dealt = {name: specs[place :: len(budgets)] for place, name in enumerate(budgets)}
+    dealt = {name: specs[index :: len(budgets)] for index, name in enumerate(budgets)}
     cells = [
         runner.feature_cell(dealt[name], f"round {number}, asking {name}", tau=tau, number=number)
         for name, tau in thresholds.items()
@@ -145,26 +145,26 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
 
 
 def _consulted(tau: float) -> float:
-    """The threshold at which the router is asked at every step: strictly between 0 and 1."""
+    """Return the threshold clipped to strictly between 0 and 1, so that the router is consulted at every step."""
     return min(max(tau, 1 - SCORE_ONLY), SCORE_ONLY)
 
 
 def _window(specs: Sequence[EpisodeSpec], start: int, count: int) -> list[EpisodeSpec]:
-    """The episodes of `count` tasks from the `start`-th on, going on with the first after the last."""
+    """Return the episodes of `count` tasks from the `start`-th on, wrapping around at the last."""
     tasks = list(dict.fromkeys(spec.task.task_id for spec in specs))
     chosen = {tasks[(start + index) % len(tasks)] for index in range(min(count, len(tasks)))}
     return [spec for spec in specs if spec.task.task_id in chosen]
 
 
 def play(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Play what nobody has played yet."""
+    """Play the missing episodes. Raise UsageError with imputed labels, which play none."""
     if cfg.imputed:
         raise UsageError("generate_router_features: with router.label=imputed nothing is played; it takes no helper")
     _played(cfg, work, [])
 
 
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Roll out, branch, round by round, and write router_features.jsonl."""
+    """Roll out and branch, round by round, and write router_features.jsonl."""
     if cfg.imputed:
         from r2v.stages.impute_router import impute_features
 
@@ -174,11 +174,11 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     write_rows(work.folder / "router_features.jsonl", rows)
     write_lines(work.folder / ROLLOUTS, episodes)
     work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **figures)
-    logger.info("  router features: %s", features_line(work.summary))
+    logger.info("  router features written: figures=%s", features_line(work.summary))
 
 
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
-    """Counts over the small policy's rollouts and their counterfactuals."""
+    """Return counts over the small policy's rollouts and their counterfactuals."""
     episodes = {row.episode_id: bool(row.slm_episode_success) for row in rows}
     return {
         "n_steps": len(rows),
@@ -195,27 +195,27 @@ STAGE = Stage(version=6, settings=RouterFeaturesSettings, run=run, play=play)
 
 @dataclass(frozen=True, kw_only=True)
 class RoundFigures:
-    """One round: what was played, what it showed, and what it changed."""
+    """Figures of a round: its episodes, gains, and change of the router."""
 
     round: CountOrNone
     thresholds: dict[str, Share] = field(default_factory=dict)
-    """By budget; none in round 0."""
+    """By budget; empty in round 0."""
     n_tasks: CountOrNone
     n_steps: CountOrNone
     n_disagreements: CountOrNone
     n_gain: CountOrNone
-    """Steps at which asking the LLM was worth more than not asking."""
+    """Steps at which asking the LLM gained success."""
     n_harm: CountOrNone
-    """Steps at which it was worth less."""
+    """Steps at which it lost success."""
     llm_call_rate: Share
     cost: NotNegative
-    """USD as billed that it took: its episodes, the LLM's proposals at their steps, and all continuations."""
+    """USD as billed: its episodes, the LLM's proposals at their steps, and all continuations."""
     auroc_before: Share | None = None
-    """How well the router that played tells this round's gains, on calibration tasks; None where there is none."""
+    """AUROC for this round's gains, on calibration tasks, of the router that played; None without one."""
     auroc_after: Share | None = None
-    """The same of the router that is fitted on this round too."""
+    """AUROC of the router that is fitted on this round too."""
     moved: Share | None = None
-    """Share of these steps whose decision it changes, at the threshold that was played."""
+    """Share of these steps at which the new router decides otherwise, at the played threshold."""
 
     @classmethod
     def of(
@@ -226,7 +226,7 @@ class RoundFigures:
         before: RouterModel | None,
         after: RouterModel | None,
     ) -> RoundFigures:
-        """Of a round's rows; `before` is the router that played them, `after` the one fitted on them too."""
+        """Return the figures of a round's rows; `before` is the router that played, `after` the one fitted on them."""
         held = [row for row in rows if row.split == "calibration"]
         decided = [row for row in held if row.threshold is not None and before is not None and after is not None]
         return cls(
@@ -245,7 +245,7 @@ class RoundFigures:
         )
 
     def plain(self) -> dict[str, object]:
-        """As JSON values."""
+        """Return the figures as JSON values."""
         return asdict(self)
 
 
@@ -254,8 +254,8 @@ def _auroc(model: RouterModel | None, rows: Sequence[FeatureRow]) -> float | Non
 
     if model is None:
         return None
-    found = auroc([model.predict(row.features) for row in rows], [(row.gain or 0) > 0 for row in rows])
-    return None if found is None else round(found, 6)
+    area = auroc([model.predict(row.features) for row in rows], [(row.gain or 0) > 0 for row in rows])
+    return None if area is None else round(area, 6)
 
 
 def _moves(before: RouterModel | None, after: RouterModel | None, row: FeatureRow) -> bool:

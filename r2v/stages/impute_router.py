@@ -1,13 +1,13 @@
-"""Imputed routers: stages 6 and 7 where nothing can be executed, as of imported logs.
+"""Imputed routers: stages 6 and 7 on records that cannot be executed, such as imported logs.
 
     r2v generate_router_features --overrides env.benchmark=logs router.label=imputed
     r2v train_router --overrides env.benchmark=logs router.label=imputed
 
-The small policy is asked about the teacher's states: a cloned one in tasks that cloning has left out, in R2V's
-rendering; a model behind an API in all of them, by the recorded messages and tools themselves. A label says whether it
-would act otherwise, and a router is fitted on these labels. Its threshold is the one above which at most
-`router.budget` of the recorded calibration steps lie: a share of records, not of an episode that was played. All of it
-is named imputed, in files, summaries and bundles, and no evaluation plays it.
+The small policy acts at the teacher's states: a cloned one in tasks held out of cloning, in R2V's rendering; a model
+behind an API in all of them, by the recorded messages and tools. A label is true where it acts otherwise than the
+teacher, and a router is fitted on these labels. At most `router.budget` of the recorded calibration steps have a score
+of at least its threshold: a share of records, not of played episodes. Files, summaries and bundles name all of it
+imputed, and no evaluation plays it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PAGE = "records.html"
 
 
 def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Ask the small policy at every recorded state of the tasks that it was not cloned from; write their rows."""
+    """Ask the small policy at every recorded state of the tasks that it was not cloned from; write the rows. Raise
+    EmptyResult where train or calibration steps are missing."""
     from r2v.envs.base import load_benchmark
     from r2v.policy.training_tools import tool_specs
     from r2v.rollout.actors import GreedyActor
@@ -96,51 +97,51 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         n_tasks=len({row.task_id for row in rows}),
         n_disagreements=sum(bool(row.disagrees) for row in rows),
     )
-    logger.info("  router features: %s", imputed_features_line(work.summary))
+    logger.info("  router features imputed: figures=%s", imputed_features_line(work.summary))
 
 
 def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episode], dict[str, str]]:
-    """The episodes, by id, of the tasks that the policy was not cloned from, as many as the configuration asks for;
-    and their tasks' splits. Raises InputError where it was cloned from all."""
+    """Return the episodes by id of tasks that the policy was not cloned from, as many as configured, and these tasks'
+    splits. Raise InputError if it was cloned from all."""
     from r2v.data.store import StoredEpisodes
     from r2v.rollout.stage_rollouts.teacher_states import split_of
 
     clone = work.inputs.get("bc")
     cloned = set() if clone is None else set(json.loads(clone.file(TASKS).read_text()))
-    kept = StoredEpisodes(
+    episodes = StoredEpisodes(
         work.inputs["perturb"].file("trajectories.jsonl"),
         keep=lambda e: e.metadata.task_id not in cloned and (clone is not None or e.construction == "native"),
     )
     counts = cfg.router.num_tasks, cfg.router.num_calibration_tasks
-    splits = split_of((episode.metadata.task_id for episode in kept), *counts)
+    splits = split_of((episode.metadata.task_id for episode in episodes), *counts)
     if not splits:
         raise InputError(
             f"router.label=imputed: the policy was cloned from all {len(cloned)} recorded tasks, so its agreement with "
             "their teacher says nothing; clone it again under this label, which leaves router.held_out_tasks of them "
             "out (two tasks at least have to be recorded beside those)"
         )
-    return {episode.episode_id: episode for episode in kept if episode.metadata.task_id in splits}, splits
+    return {episode.episode_id: episode for episode in episodes if episode.metadata.task_id in splits}, splits
 
 
 def _tools(work: Work, name: str) -> Tools:
-    """The tools that an input holds, or none."""
+    """Return the tools of an input, or none."""
     source = work.inputs[name]
     return read_tools(source.file(TOOLS_FILE)) if TOOLS_FILE in source.files else ()
 
 
 def _readable(view: StepView) -> bool:
-    """True if a recorded state holds only text and tool calls, so that a small model can be shown all of it."""
-    inner = (
-        one
+    """True if a recorded state holds only text and tool calls, all of which a small model can read."""
+    pieces = (
+        piece
         for message in view.messages
         for part in message.parts
-        for one in (part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,))
+        for piece in (part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,))
     )
-    return not any(isinstance(one, UnknownPart) for one in inner)
+    return not any(isinstance(piece, UnknownPart) for piece in pieces)
 
 
 def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
-    """Whether a state can be put to the policy."""
+    """Return the predicate that is true if a state fits into the policy's context."""
     from r2v.policy.load import load_tokenizer
     from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.training_tools import tool_specs
@@ -172,11 +173,11 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     model = fit(own, cfg.router, cfg.seed)
     model.save(work.folder / "r2v.json")
     held = [row for row in own if row.split == "calibration"]
-    fitted, found = report(model, own), _on_records(cfg, model, held)
-    records = {"records": [asdict(one) for one in found]}
+    fitted, on_records = report(model, own), _on_records(cfg, model, held)
+    records = {"records": [asdict(point) for point in on_records]}
     write_json(work.folder / "router_report.json", {"labels": IMPUTED, **fitted, **records})
-    verdict = verdict_of(found, cfg.router.budget)
-    write_text(work.folder / PAGE, _page(cfg, found, verdict))
+    verdict = verdict_of(on_records, cfg.router.budget)
+    write_text(work.folder / PAGE, _page(cfg, on_records, verdict))
     placed = _placed(model, own, cfg.router.budget)
     if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
@@ -196,8 +197,8 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     write_json(work.folder / "threshold.json", threshold)
     summary = {"report": {"labels": IMPUTED, **fitted}, "verdict": verdict}
     work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, **summary)
-    logger.info("  router: %s", imputed_router_line(work.summary))
-    logger.info("  %s", verdict)
+    logger.info("  router imputed: figures=%s", imputed_router_line(work.summary))
+    logger.info("  router on the records: verdict=%s", verdict)
     logger.warning(
         "  an imputed router: it tells where the policy acts otherwise than its teacher was recorded to, not where the "
         "LLM gains; nothing of it was executed, and it enters no table"
@@ -205,7 +206,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
 
 
 def _budgets(cfg: RouterSettings) -> list[float]:
-    """The budgets of the page, each of which a server offers."""
+    """Return the budgets of the page, each of which a server offers."""
     from r2v.evaluation.on_records import BUDGETS
 
     return sorted({*BUDGETS, cfg.router.budget})
@@ -215,14 +216,14 @@ def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureR
     """Return the cost and agreement of routing on the recorded calibration tasks, by budget."""
     from r2v.evaluation.on_records import OnRecords, routed_steps
 
-    found = []
+    points = []
     for budget in _budgets(cfg):
         routed = routed_steps(held, partial(_score, model), partial(_tau, model, budget))
-        found += [OnRecords.of(routed, budget)] if routed else []
-    return found
+        points += [OnRecords.of(routed, budget)] if routed else []
+    return points
 
 
-def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
+def _page(cfg: RouterSettings, points: Sequence[OnRecords], verdict: str) -> str:
     from r2v.evaluation.on_records import HEADS
     from r2v.report.elements import pilot_page
 
@@ -235,7 +236,7 @@ def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
         "r2v:budget=SHARE. Intervals of 95 % are over tasks.",
     ]
     title = f"{cfg.policy.model_name} beside the recorded LLM"
-    return pilot_page(title, verdict, [HEADS, *(one.row() for one in found)], notes)
+    return pilot_page(title, verdict, [HEADS, *(point.row() for point in points)], notes)
 
 
 def _score(model: RouterModel, row: FeatureRow) -> float:
@@ -253,14 +254,14 @@ def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> di
 
 
 def placed_on_records(steps: Sequence[tuple[float, bool]], budget: float) -> dict[str, float | None]:
-    """The smallest threshold at which at most `budget` of these steps, each (score, whether the policy agrees with its
-    teacher), would go to the LLM; that share; and the share of agreement among all steps and among those kept."""
+    """Return the smallest threshold that sends at most `budget` of these steps to the LLM, the share sent, and the
+    share of agreement of all steps and of those kept. steps: (score, true if the policy agrees with its teacher)."""
     scores = sorted({score for score, _ in steps if score > 0} | {1.0})
     tau = next(tau for tau in scores if sum(score >= tau for score, _ in steps) <= budget * len(steps) or tau == 1.0)
-    kept = [agrees for score, agrees in steps if score < tau]
+    agreements = [agrees for score, agrees in steps if score < tau]
     return {
         "tau": tau,
-        "llm_call_rate": round(1 - len(kept) / len(steps), 6),
+        "llm_call_rate": round(1 - len(agreements) / len(steps), 6),
         "agreement": round(fmean(agrees for _, agrees in steps), 6),
-        "agreement_of_kept_steps": round(fmean(kept), 6) if kept else None,
+        "agreement_of_kept_steps": round(fmean(agreements), 6) if agreements else None,
     }

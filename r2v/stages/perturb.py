@@ -1,11 +1,11 @@
-"""Stage 2, perturb: the training set, which is the successful clean episodes and their perturbed twins.
+"""Stage 2, perturb: the training set of successful clean episodes and their perturbed twins.
 
     r2v perturb --config configs/desk/noisy.yaml --overrides perturbations.distractor.prob=0.3
 
-Twins are made by the constructions of `perturb.constructions` under every training perturbation seed; what
-was rejected, and why, is counted in perturb_report.json. With nothing to perturb the episodes are handed on
-byte for byte. Memory grows with the ids alone: episodes go to a draft and are sorted from there. What the teacher plays
-again is in the episode cache: helpers play it too, and a training set of other constructions asks for it no more.
+Twins are made by the constructions of `perturb.constructions` under every training perturbation seed;
+perturb_report.json counts the rejected ones by reason. With nothing to perturb the episodes are copied byte for byte.
+Memory grows with the ids alone: episodes are written to a draft and sorted from there. Episodes that the teacher plays
+again are in the episode cache: helpers play them too, and training sets of other constructions reuse them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbSettings:
-    """What a training set depends on beside the runs."""
+    """Settings of a training set."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -57,7 +57,7 @@ class PerturbSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> PerturbSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that perturb reads."""
         return c.sections_of(
             cls,
             config,
@@ -71,20 +71,20 @@ class PerturbSettings:
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether episodes are played anew, which the teacher does."""
+        """True if the teacher plays episodes again."""
         return self.condition != "clean" and "reroll" in self.perturb.constructions
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a re-rolled episode takes from the clean one: its id, and its run."""
+    """Id and run of the clean episode of a re-rolled one."""
 
     episode_id: str
     run_id: str | None
 
 
 def run(cfg: PerturbSettings, work: Work) -> None:
-    """Read the runs, make the twins, write all of them in the order of their ids."""
+    """Read the runs, make the twins, and write all episodes in the order of their ids. Raise EmptyResult if none."""
     scratch, report = work.folder / "tmp", Report()
     scratch.mkdir(exist_ok=True)
     registry, run_ids = DataRegistry(work.root / "data"), work.inputs["collect"].summary["run_ids"]
@@ -104,12 +104,13 @@ def run(cfg: PerturbSettings, work: Work) -> None:
     write_json(work.folder / "perturb_report.json", counts)
     work.summary.update(n_episodes=written, **counts)
     remove_own(scratch, ATTEMPT_PART)
-    logger.info("  %d episodes: %s", written, ", ".join(f"{n} {name}" for name, n in counts["made"].items()))
+    by_construction = ", ".join(f"{n} {name}" for name, n in counts["made"].items())
+    logger.info("  training set written: episodes=%d constructions=%s", written, by_construction)
 
 
 def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
-    """Write the episodes in the order of their ids; returns how many. Only ids and offsets stay in memory.
-    Raises InputError where two have the same id."""
+    """Write the episodes in the order of their ids; return their number. Only ids and offsets stay in memory.
+    Raise InputError where two have the same id."""
     places: dict[str, int] = {}
     with writing(draft), draft.open("wb") as file:
         for episode in episodes:
@@ -125,11 +126,11 @@ def write_sorted(path: Path, episodes: Iterable[Episode], draft: Path) -> int:
 
 
 def play(cfg: PerturbSettings, work: Work) -> None:
-    """Play again what nobody has played again yet; all else that the stage does takes one process a few seconds."""
+    """Play the missing re-rolled episodes; the rest of the stage takes one process a few seconds."""
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     schedules = _schedules(cfg, benchmark)
     if not (cfg.asks_teacher and schedules):
-        logger.info("  perturb: nothing is played again under perturb.constructions=%s", cfg.perturb.constructions)
+        logger.info("  no episode to play again: perturb.constructions=%s", cfg.perturb.constructions)
         return
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
     parents = [_key(episode) for episode in _usable(cfg, benchmark, episodes, Report()) if episode.executed]
@@ -141,12 +142,12 @@ def play(cfg: PerturbSettings, work: Work) -> None:
 def training_set(
     cfg: PerturbSettings, benchmark: Benchmark, clean: TrajectoryStore, report: Report, work: Work
 ) -> Iterator[Episode]:
-    """Clean episodes, their offline twins, then what the teacher played again."""
+    """Yield the clean episodes, their offline twins, then the re-rolled episodes."""
     schedules = _schedules(cfg, benchmark)
     parents: dict[tuple[str, int], Parent] = {}
     readings: set[bytes] = set()
     for episode in _usable(cfg, benchmark, clean.iter_episodes(), report):
-        if episode.executed:  # there is no world to play an imported one in again
+        if episode.executed:  # an imported one has no world to be played in again
             parents.setdefault(_key(episode), Parent(episode.episode_id, episode.metadata.run_id))
         if cfg.perturb.include_clean or not schedules:
             yield report.add(episode)
@@ -167,23 +168,23 @@ def training_set(
 
 
 def _schedules(cfg: PerturbSettings, benchmark: Benchmark) -> list[Schedule]:
-    """The perturbations of each training seed under which anything is perturbed."""
+    """Return the perturbations of each training seed that perturbs anything."""
     drawn = [make_schedule(benchmark, cfg.perturbations, cfg.condition, seed) for seed in cfg.perturbation_seeds]
     return [schedule for schedule in drawn if schedule.active]
 
 
 def _key(episode: Episode) -> tuple[str, int]:
-    """The task and seed that an episode is played again under."""
+    """Return the task and seed under which an episode is played again."""
     return episode.metadata.task_id, episode.metadata.seed
 
 
 def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: Iterable[Episode], report: Report) -> Iterator[Episode]:
-    """The successes among the runs' episodes. Raises InputError for one of another split or condition."""
+    """Yield the successes among the runs' episodes. Raise InputError for one of another split or condition."""
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)
-    known = {normalised(task.goal): task.task_id for task in benchmark.tasks()}
+    task_of_goal = {normalised(task.goal): task.task_id for task in benchmark.tasks()}
     for episode in clean:
         about = episode.metadata
-        run, same = f"run {about.run_id}", known.get(normalised(about.goal), about.task_id)
+        run, same = f"run {about.run_id}", task_of_goal.get(normalised(about.goal), about.task_id)
         if episode.executed:
             require_split([about.task_id], splits, ("train",), run)
         elif any(splits.get(task, "train") != "train" for task in (about.task_id, same)):
@@ -209,8 +210,8 @@ def reroll(
     seeds: Sequence[int],
     work: Work,
 ) -> Iterator[Episode]:
-    """The teacher's episodes of these tasks and seeds in the perturbed world, played where nobody has. Raises
-    EnvironmentFault where the world broke in all of them."""
+    """Return the teacher's episodes of these tasks and seeds in the perturbed world, playing missing ones. Raise
+    EnvironmentFault where the world failed in all of them."""
     player, cell = _reroll_cell(cfg, benchmark, parents, seeds, work)
     player.play([cell], cell.what)
     return (episode for (episode,) in player.records(cell))
@@ -219,8 +220,8 @@ def reroll(
 def _reroll_cell(
     cfg: PerturbSettings, benchmark: Benchmark, parents: Iterable[tuple[str, int]], seeds: Sequence[int], work: Work
 ) -> tuple[BlockPlayer, Cell]:
-    """Who plays, and what: every parent under every perturbation seed, in an order of their own, so that all who play
-    them cut them into the same blocks."""
+    """Return the player and the cell of every parent under every perturbation seed, sorted, so that all processes cut
+    the cell into the same blocks."""
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.model_factory import Purse, engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld
@@ -264,7 +265,7 @@ def _reroll_cell(
 
 
 def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent], readings: set[bytes]) -> Episode | Rejected:
-    """A re-rolled episode as it goes into the training set, or why it does not."""
+    """Return a re-rolled episode as it enters the training set, or the reason that it is rejected."""
     if not episode.success:
         return Rejected.FAILED
     if not any(step.perturbations for step in episode.steps):
@@ -281,7 +282,7 @@ def _judged(episode: Episode, parents: Mapping[tuple[str, int], Parent], reading
 
 
 def _reading(episode: Episode) -> bytes:
-    """What a student would learn from an episode: two with the same reading are one example twice."""
+    """Return the hash of an episode's training text: two with the same one are duplicate examples."""
     turns = (text for step in episode.steps for text in (step.observation.raw_text, step.action.raw_text))
     return digest(episode.metadata.task_id, episode.metadata.goal, *turns)[:16]
 

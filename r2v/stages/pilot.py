@@ -3,8 +3,8 @@
     r2v pilot --overrides teacher.provider=openai teacher.model_name=gpt-6.1-terra \
         policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5
 
-No stage of the pipeline reads it. It plays calibration tasks, on which thresholds are placed anyway: those of training
-are known to a trained policy, those of the evaluation are for the table.
+No stage of the pipeline reads it. It plays calibration tasks, on which thresholds are placed anyway: a trained policy
+has seen the training tasks, and the evaluation tasks are for the table.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class PilotSettings:
     tasks: c.TaskSelection
     num_tasks: int
     seed: int
-    """Of the worlds."""
+    """Seed of the worlds."""
 
     @classmethod
     def of(cls, config: c.Config) -> PilotSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that a pilot reads."""
         return c.sections_of(
             cls,
             config,
@@ -58,14 +58,14 @@ class PilotSettings:
 
     @property
     def same_model(self) -> bool:
-        """True if both models are one, asked in one way."""
+        """True if both models are one, with the same settings."""
         if not self.policy.is_api:
             return False
         return bool(c.identity(self.policy.as_endpoint(self.teacher)) == c.identity(self.teacher))
 
 
 def run(cfg: PilotSettings, work: Work) -> None:
-    """Play, and write pilot.json and the episodes. Raises EnvironmentFault where no task was measured."""
+    """Play, and write pilot.json and the episodes. Raise EnvironmentFault where no task was measured."""
     from r2v.data.store import write_episodes
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.evaluation.pilot import PilotFigures
@@ -88,9 +88,9 @@ def run(cfg: PilotSettings, work: Work) -> None:
         raise EnvironmentFault(
             "pilot: the world broke in all tasks of one of the models; mend it and run again"
         ) from None
-    steps = {name: sum(len(one.steps) for one in episodes) / len(episodes) for name, episodes in played.items()}
-    told = {"figures": asdict(figures), "verdict": asdict(figures.verdict()), "steps": steps}
-    write_json(work.folder / PILOT_FIGURES, told)
+    steps = {name: sum(len(episode.steps) for episode in episodes) / len(episodes) for name, episodes in played.items()}
+    record = {"figures": asdict(figures), "verdict": asdict(figures.verdict()), "steps": steps}
+    write_json(work.folder / PILOT_FIGURES, record)
     work.summary.update(num_tasks=figures.num_tasks, advice=figures.verdict().advice)
 
 

@@ -1,4 +1,4 @@
-"""Settings of the router's two stages: what its features and the router itself depend on, played or imputed."""
+"""Settings of the router's two stages, features and training, executed or imputed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RouterFeaturesSettings:
-    """What the features depend on."""
+    """Settings of router features."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -25,28 +25,28 @@ class RouterFeaturesSettings:
     rollout: c.RolloutConfig
     tasks: c.TaskSelection
     router: c.RouterConfig
-    """Without what only the router's own stage reads."""
+    """Without the fields that only train_router reads."""
     seed: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """Of the routers that play; None where none does."""
+    """Seed of the routers of rounds; None without routed rounds."""
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
+        """True if the stage sends requests to the teacher."""
         return not self.imputed
 
     @property
     def imputed(self) -> bool:
-        """True: nothing is played; the policy is asked about its teacher's states (`r2v.stages.impute_router`)."""
+        """True if nothing is played and the policy acts at its teacher's states (`r2v.stages.impute_router`)."""
         return self.router.imputed
 
     @property
     def samples(self) -> bool:
-        """Whether features need further samples of the small policy."""
+        """True if features need further samples of the small policy."""
         return "samples" in self.router.features
 
     @classmethod
     def of(cls, config: c.Config) -> RouterFeaturesSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that router features read."""
         return c.sections_of(
             cls,
             config,
@@ -57,7 +57,8 @@ class RouterFeaturesSettings:
         )
 
     def specs(self, benchmark: Benchmark, split: str, *, method: str) -> list[EpisodeSpec]:
-        """The episodes of a split: its first `router.num_calibration_tasks` tasks, or all that may be trained on."""
+        """Return the episodes of a split: of the first `router.num_calibration_tasks` calibration tasks, or of all
+        training tasks."""
         from r2v.rollout.session import episode_specs
 
         limit = self.router.num_calibration_tasks if split == "calibration" else None
@@ -66,7 +67,7 @@ class RouterFeaturesSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RouterSettings:
-    """What a router depends on."""
+    """Settings of a router."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -81,7 +82,7 @@ class RouterSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> RouterSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that a router reads."""
         return c.sections_of(
             cls,
             config,
@@ -91,10 +92,10 @@ class RouterSettings:
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
+        """True if the stage sends requests to the teacher."""
         return not self.router.imputed
 
     @property
     def num_samples(self) -> int:
-        """Samples the router's features need per step."""
+        """Samples per step of the router's features."""
         return self.inference.num_candidates if "samples" in self.router.features else 0

@@ -1,6 +1,6 @@
-"""Summary lines: what a stage came to, as a line of its log in which each figure has a name and a unit.
+"""Summary lines: figures of a stage's result, each with its name and unit, for one line of the log.
 
-The figures are those of the stage's reports, which hold more of them. A figure that could not be measured is left out.
+The figures come from the stage's reports, which hold more of them. A figure that was not measured is left out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NO_PAIR = {
     "duplicate": "as in another state",
     "task_cap": "beyond the most a task may have",
 }
-"""Reasons of `r2v.policy.pairs` why a state gives no pair."""
+"""Reasons of `r2v.policy.pairs` that a state gives no pair, in words."""
 
 
 def verifier_line(report: Mapping[str, Any]) -> str:
-    """The figures of a verifier on examples that it was not trained on."""
+    """Return the figures of a verifier on held-out examples."""
     aurocs = (
         ("within_state", "between actions of a state"),
         ("length_alone", "by the conversation's length alone"),
@@ -43,13 +43,13 @@ def verifier_line(report: Mapping[str, Any]) -> str:
 
 
 def pairs_line(states: int, counts: Mapping[str, int]) -> str:
-    """The preference pairs of candidates, and why other states gave none."""
+    """Return the number of preference pairs, and the reasons of states without one."""
     others = [f"{counts[reason]} {meaning}" for reason, meaning in _NO_PAIR.items() if counts.get(reason)]
     return f"{states} states gave {counts['pairs']} pairs" + (f"; no pair from {', '.join(others)}" if others else "")
 
 
 def ranking_line(figures: Mapping[str, float | None]) -> str:
-    """Line on the gain from choosing among sampled actions by the verifier."""
+    """Return the figures of choosing among sampled actions by the verifier."""
     return _listed(
         f"{figures['states_with_a_choice']} states whose samples differ in value, {figures['pairs']} comparisons",
         _known("right by the verifier", figures["within_state_verifier"], ".1%"),
@@ -63,7 +63,7 @@ def ranking_line(figures: Mapping[str, float | None]) -> str:
 
 
 def corruptions_line(counts: Mapping[str, int]) -> str:
-    """The labels of corrupted actions that were executed."""
+    """Return the counts of labels from executed corrupted actions."""
     return (
         f"{sum(counts.values())} corrupted actions executed to the end: {counts['kept']} labels kept, "
         f"{counts['not_savable']} at states that the teacher could not save either"
@@ -71,7 +71,7 @@ def corruptions_line(counts: Mapping[str, int]) -> str:
 
 
 def consensus_line(counts: Mapping[str, int]) -> str:
-    """The executed labels that a judge was asked about."""
+    """Return the counts of executed labels shown to a judge."""
     return (
         f"{sum(counts.values())} executed labels shown to the judge: {counts['kept']} confirmed and kept, "
         f"{counts['disputed']} disputed, {counts['not_judged']} not judged"
@@ -79,7 +79,7 @@ def consensus_line(counts: Mapping[str, int]) -> str:
 
 
 def judge_line(figures: Mapping[str, Any]) -> str:
-    """The answers of a judge, and its mean scores of actions whose outcome is known."""
+    """Return the counts of a judge's answers, and its mean scores of actions with a known outcome."""
     judge, means, judged = figures["judge"], figures["mean_score"], figures["judged"]
     kinds = (("success", "of successes"), ("failure", "of failures"), ("wrong_action", "of wrong actions"))
     scores = [f"{means[kind]:.3f} {name} ({judged[kind]})" for kind, name in kinds if means[kind] is not None]
@@ -91,7 +91,7 @@ def judge_line(figures: Mapping[str, Any]) -> str:
 
 
 def round_line(figures: Mapping[str, Any]) -> str:
-    """One round of the router's rows."""
+    """Return the figures of a round of the router's rows."""
     thresholds = [f"{threshold:.4g} for {float(budget):.0%}" for budget, threshold in figures["thresholds"].items()]
     return _listed(
         f"round {figures['round']}: {_counterfactuals(figures)}",
@@ -105,7 +105,7 @@ def round_line(figures: Mapping[str, Any]) -> str:
 
 
 def features_line(figures: Mapping[str, Any]) -> str:
-    """The policy's own roll-outs among the router's rows."""
+    """Return the figures of the policy's own roll-outs among the router's rows."""
     return _listed(
         f"the policy alone: {_counterfactuals(figures)}",
         f"success {figures['slm_success']:.1%}",
@@ -115,7 +115,7 @@ def features_line(figures: Mapping[str, Any]) -> str:
 
 
 def router_line(figures: Mapping[str, Any]) -> str:
-    """A router's operating point on calibration tasks, and how well it is fitted."""
+    """Return a router's operating point on calibration tasks, and the quality of its fit."""
     return _listed(
         f"threshold {figures['tau']:.4g}: LLM steps {figures['llm_call_rate']:.1%}",
         f"success {figures['success']:.1%}",
@@ -125,7 +125,7 @@ def router_line(figures: Mapping[str, Any]) -> str:
 
 
 def imputed_features_line(figures: Mapping[str, Any]) -> str:
-    """The recorded steps that an imputed router learns from."""
+    """Return the counts of an imputed router's recorded steps."""
     return (
         f"{figures['n_steps']} recorded steps of {figures['n_tasks']} tasks; the policy acts otherwise than its "
         f"teacher at {figures['n_disagreements']}"
@@ -133,7 +133,7 @@ def imputed_features_line(figures: Mapping[str, Any]) -> str:
 
 
 def imputed_router_line(figures: Mapping[str, Any]) -> str:
-    """An imputed router's threshold on recorded steps, and how well it is fitted."""
+    """Return an imputed router's threshold on recorded steps, and the quality of its fit."""
     placed, beside = figures["imputed"], figures.get("beside")
     return _listed(
         f"threshold {figures['tau']:.4g}: {placed['llm_call_rate']:.1%} of the recorded steps to the LLM",
@@ -152,7 +152,7 @@ def _counterfactuals(figures: Mapping[str, Any]) -> str:
 
 
 def _fits(report: Mapping[str, Any]) -> list[str]:
-    """The fit of a router, on the tasks that it was fitted on and those that it was calibrated on."""
+    """Return the quality of a router's fit, on training and on calibration tasks."""
     return [
         _listed(
             f"{name} tasks: {fit['steps']} steps of {fit['tasks']} tasks, positive {fit['positive_share']:.1%}",

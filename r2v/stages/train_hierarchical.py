@@ -2,11 +2,10 @@
 
     r2v train_hierarchical --config configs/hierarchical.yaml
 
-Starts from `policy.model_name`, or from this pipeline's bc policy (`hierarchical.start=bc`). Leaves the actor in
-final/, a policy like any other (and the best one in best/, where an earlier evaluation was better), metrics.jsonl and
-hierarchical_report.json. A killed run resumes from
-checkpoint-latest, at the phase it had reached, with the same bits. With several GPUs (or `training.ranks`) one process
-for each does the training: this module, given the attempt's folder.
+Starts from `policy.model_name`, or from this pipeline's bc policy (`hierarchical.start=bc`). Writes the actor into
+final/, in the format of every policy (and the best one into best/, if an earlier evaluation was better), metrics.jsonl
+and hierarchical_report.json. A killed run resumes from checkpoint-latest, in the phase it had reached, with the same
+bits. With several GPUs (or `training.ranks`) one process for each trains: this module, given the attempt's folder.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 REPORT = "hierarchical_report.json"
 BEST = "best"
-"""Folder of the actor that did best on the held-out problems, where that is not the last."""
+"""Folder of the best actor on the held-out problems, if that is not the last."""
 _CHECKER_KEY, _REWARD_KEY = "hierarchical.problems.checker", "hierarchical.guidance.reward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayedTasks:
-    """Where the problems are states of tasks: what these depend on."""
+    """Settings of problems that are states of tasks."""
 
     env: c.EnvConfig
     perturbations: c.PerturbationsConfig
@@ -48,19 +47,19 @@ class PlayedTasks:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalSettings:
-    """Everything that an actor and its guidance depend on."""
+    """Settings of an actor and its guidance."""
 
     policy: c.PolicyConfig
     hierarchical: c.HierarchicalConfig
     problems_sha256: str
-    """Hash of the file of problems: with another content it is another artifact."""
+    """Hash of the file of problems, so that other content gives another artifact."""
     seed: int
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
     played: PlayedTasks | None = field(default=None, metadata=IF_GIVEN)
-    """None: nothing is played, the problems are texts."""
+    """None if the problems are texts and nothing is played."""
 
     def require_possible(self) -> None:
-        """Raises UsageError where an engine is to generate and cannot follow what is trained."""
+        """Raise UsageError for an engine that cannot load the weights in training."""
         self.policy.require_servable()
         h, engine = self.hierarchical, self.policy.engine
         if engine != LOCAL and h.start == "bc":
@@ -76,9 +75,9 @@ class HierarchicalSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> HierarchicalSettings:
-        """The stage's part of the configuration. Raises InputError where the file of problems is missing."""
+        """Return the part of a configuration that the stage reads. Raise InputError without the problems' file."""
         h = config.hierarchical
-        # Where the problems lie and whether a chain runs the stage changes nothing; what the files say does.
+        # The content of the files enters the fingerprint; their paths and `enabled` change nothing.
         checker, reward = _with_source(_CHECKER_KEY, h.problems.checker), h.guidance.reward
         content = replace(
             h,
@@ -106,7 +105,7 @@ def _played(config: c.Config) -> PlayedTasks:
 
 
 def _with_source(key: str, name: str) -> str:
-    """A checker's or reward's name with the content of its file where it is one's own: edited, it is another one."""
+    """Return a checker's or reward's name, with the hash of its file if it is one's own: an edit is another one."""
     return f"{name} {source_sha256(key, name)}" if is_dotted(name) else name
 
 
@@ -121,7 +120,7 @@ def _content_of(path: str) -> str:
 
 
 def run(cfg: HierarchicalSettings, work: Work) -> None:
-    """Train in this process or, with several GPUs, in one rank for each (in `split`, for each pair)."""
+    """Train in this process or, with several GPUs, in a rank for each (with placement `split`, for each pair)."""
     ranks = distributed.ranks_for(cfg.ranks, cfg.policy.device)
     if cfg.ranks is None and cfg.hierarchical.placement == "split":
         ranks = split_ranks(ranks)
@@ -132,11 +131,11 @@ def run(cfg: HierarchicalSettings, work: Work) -> None:
     report: dict[str, Any] = json.loads((work.folder / REPORT).read_text())
     work.summary.update({name: value for name, value in report.items() if name != "samples"})
     for line in closing_lines(report):
-        logger.info("  %s", line)
+        logger.info("  hierarchical: result=%s", line)
 
 
 def closing_lines(report: dict[str, Any]) -> list[str]:
-    """Accuracy on the held-out problems before and after, answer by answer."""
+    """Return the accuracy on the held-out problems before and after training, answer by answer, in lines."""
     before, after = report["untrained"], report["trained"]
     return [
         f"{after['problems']} held-out problems, right answers in %: "
@@ -169,7 +168,7 @@ def _train(config: c.Config, work: Work) -> None:
     if distributed.rank() == 0:
         report["weights_sha256"] = export(actor, work.folder / "final")
         if best.iteration < report["iterations"] and trainer.roles.sharded:
-            logger.warning("  hierarchical: %s; only the last actor is exported from shards", best)
+            logger.warning("  hierarchical: only the last actor is exported from shards: best=%s", best)
         elif best.iteration < report["iterations"]:
             trainer.roles.load("actor", best.weights)
             report["best"]["weights_sha256"] = export(trainer.roles.actor_as_policy(), work.folder / BEST)
@@ -180,7 +179,7 @@ def _train(config: c.Config, work: Work) -> None:
 
 
 def _train_as_rank(folder: Path) -> None:
-    """Train the attempt in a folder as one of the ranks; configuration and inputs lie there."""
+    """Train the attempt in a folder as one of the ranks, by its recorded configuration and inputs."""
     _, inputs = attempt_of(folder)
     config = c.load(folder / "config.yaml")
     config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))

@@ -3,12 +3,12 @@
     r2v train_policy --stage bc           # perturbed trajectories -> final/, bc_report.json
     r2v train_policy --stage preference   # bc's weights and candidate pairs -> final/, dpo_report.json
 
-What preference training learnt replaces the cloned policy only where it succeeds more often on calibration tasks
-(`preference.accept`): else the clone is what it publishes, and manifest, log and report say so.
+The preference-trained policy replaces the cloned one only if it succeeds more often on calibration tasks
+(`preference.accept`); else the clone is published again, which manifest, log and report record.
 
-Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there to the same weights. Where there is
-more than one GPU (or `training.ranks`), the training alone is done by one process for each: this module, given the
-attempt's folder. The command that runs the stage stays as it is, with its lease and its manifest.
+Both write checkpoint-* and checkpoint-latest, from which a killed run resumes to the same weights. With several GPUs
+(or `training.ranks`) the training alone runs in one process for each: this module, given the attempt's folder. The
+command that runs the stage keeps its lease and writes its manifest.
 """
 
 from __future__ import annotations
@@ -40,44 +40,44 @@ if TYPE_CHECKING:
     from r2v.policy.prompt_encoder import Encoder
 
 TASKS = "tasks.json"
-"""The ids of the tasks that a cloned policy has learnt from."""
+"""File of the ids of the tasks that a policy was cloned from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BCSettings:
-    """What a cloned policy depends on."""
+    """Settings of a cloned policy."""
 
     policy: c.PolicyConfig
     phase: c.Phase
     max_new_tokens: int
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
-    """Whose tools the policy is told; None: it is told none."""
+    """Environment whose tools are in the policy's prompts; None for none."""
     held_out_tasks: float | None = field(default=None, metadata=c.IF_GIVEN)
-    """The share of tasks that are left to an imputed router, and measured on; None: every task is cloned."""
+    """Share of tasks held out for an imputed router and for measuring; None if every task is cloned."""
     prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
     """`PolicyConfig.prompt_version`."""
     replaced: bool | None = field(default=None, metadata=c.IF_GIVEN)
-    """Whether episodes whose observations were replaced are cloned too; None: they are refused."""
+    """True if episodes with replaced observations are cloned too; None if they are refused."""
     acting: ActingSettings | None = field(default=None, metadata=c.RUNTIME)
-    """How its readiness is measured, which changes nothing of what is cloned; None: there is no world."""
+    """Settings of the readiness measurement, which changes no weights; None without a world."""
     needs_world: ClassVar = False
-    """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
+    """The tools were recorded with the data; only data of an earlier R2V needs a fresh world for them."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
+        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
         self.policy.require_trainable()
         self.phase.require_optimizer()
 
     @classmethod
     def of(cls, config: c.Config) -> BCSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that cloning reads."""
         return cls(
             policy=config.policy.trained(),
             phase=config.training.phase("bc"),
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
-            env=_env_told(config),
+            env=_env_of_tools(config),
             prompt=config.policy.prompt_version,
             held_out_tasks=config.router.left_out_of_cloning,
             replaced=True if "replace" in config.perturb.constructions else None,
@@ -87,7 +87,7 @@ class BCSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSettings:
-    """What a preference-trained policy depends on."""
+    """Settings of a preference-trained policy."""
 
     policy: c.PolicyConfig
     phase: c.Phase
@@ -95,15 +95,15 @@ class PreferenceSettings:
     max_new_tokens: int
     seed: int
     env: c.EnvConfig | None = field(default=None, metadata=c.IF_GIVEN)
-    """As of `BCSettings`."""
+    """As in `BCSettings`."""
     acting: ActingSettings | None = field(default=None, metadata=c.IF_GIVEN)
-    """How the trained policy is compared with the cloned one; None: nothing is played."""
+    """Settings of the comparison with the cloned policy; None if nothing is played."""
     needs_world: ClassVar = False
-    """For its tools; the world that is played in is asked of `acting`."""
+    """False for its tools; `acting` has the world of the comparison."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained, or not by this optimizer, or a world that cannot be
-        played in."""
+        """Raise UsageError for weights that cannot be trained, or not by this optimizer, or a world that cannot be
+        played."""
         self.policy.require_trainable()
         self.phase.require_optimizer()
         if self.acting is not None:
@@ -111,14 +111,14 @@ class PreferenceSettings:
 
     @classmethod
     def of(cls, config: c.Config) -> PreferenceSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that preference training reads."""
         return cls(
             policy=config.policy.trained(),
             phase=config.training.phase("preference"),
             preference=config.preference,
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
-            env=_env_told(config),
+            env=_env_of_tools(config),
             acting=ActingSettings.of(config) if _compares(config) else None,
         )
 
@@ -128,7 +128,7 @@ def _compares(config: c.Config) -> bool:
     return chosen.enabled and chosen.accept != "always" and config.env.benchmark not in WORLDLESS
 
 
-def _env_told(config: c.Config) -> c.EnvConfig | None:
+def _env_of_tools(config: c.Config) -> c.EnvConfig | None:
     return config.env if config.policy.tools == "auto" else None
 
 
@@ -136,15 +136,15 @@ P = TypeVar("P", BCSettings, PreferenceSettings)
 
 
 def run_bc(cfg: BCSettings, work: Work) -> None:
-    """Clone the successful training episodes; calibration episodes, where there are any, are measured on. Then look
-    whether what comes after is worth it."""
+    """Clone the successful training episodes, measure on calibration episodes, and measure the policy's readiness for
+    the paid stages."""
     from r2v.evaluation.acting.readiness import readiness_of
 
     report = _trained(cfg, work, _clone, "bc_report.json")
     if cfg.acting is not None:
-        found = readiness_of(cfg.acting, work, report)
-        work.summary.update(readiness=found.summary())
-        logger.log(logging.WARNING if found.cause else logging.INFO, "  bc: %s", found)
+        readiness = readiness_of(cfg.acting, work, report)
+        work.summary.update(readiness=readiness.summary())
+        logger.log(logging.WARNING if readiness.cause else logging.INFO, "  bc: readiness=%s", readiness)
     work.summary.update(
         _figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
         final_loss=report["losses"][-1]["loss"],
@@ -152,11 +152,11 @@ def run_bc(cfg: BCSettings, work: Work) -> None:
 
 
 def run_preference(cfg: PreferenceSettings, work: Work) -> None:
-    """Improve bc's weights by what the candidates came to, and publish them where executed success speaks for them;
-    else, and where there is nothing to learn, hand bc's on."""
+    """Train bc's weights on the candidates' pairs, and publish them if executed success is higher; else, and without
+    pairs, publish bc's."""
     reason = _nothing_to_learn(cfg, work)
     if reason is not None:
-        logger.warning("  preference: %s; the cloned policy is handed on as it is", reason)
+        logger.warning("  preference training skipped, the cloned policy is published: reason=%s", reason)
         hand_on(work)
         work.summary.update(enabled=cfg.preference.enabled, n_pairs=0)
         return
@@ -168,7 +168,7 @@ def run_preference(cfg: PreferenceSettings, work: Work) -> None:
 
 
 def _nothing_to_learn(cfg: PreferenceSettings, work: Work) -> str | None:
-    """Why nothing is trained, if nothing is."""
+    """Return the reason that nothing is trained, or None."""
     if not cfg.preference.enabled:
         return "preference.enabled=false"
     pairs = work.inputs["candidates"].file("preference_pairs.jsonl")
@@ -176,15 +176,15 @@ def _nothing_to_learn(cfg: PreferenceSettings, work: Work) -> str | None:
 
 
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
-    """The report of the training, done here or, where there are several GPUs, by one rank for each."""
+    """Train here or, with several GPUs, in a rank for each; return the report."""
     phase, ranks = cfg.phase, distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
     sharded = training_is_sharded(phase, cfg.policy, ranks)
     distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
     if ranks == 1 and not sharded and not distributed.crowded(cfg.policy.device):
         return train(cfg, work)
     distributed.launch(ranks, "-m", "r2v.stages.train_policy", str(work.folder))
-    made: dict[str, Any] = json.loads((work.folder / report).read_text())
-    return made
+    recorded: dict[str, Any] = json.loads((work.folder / report).read_text())
+    return recorded
 
 
 def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
 
 
 def _left_out(cfg: BCSettings, path: Path) -> frozenset[str]:
-    """The tasks that are left to an imputed router."""
+    """Return the tasks held out for an imputed router."""
     from r2v.data.store import StoredEpisodes
     from r2v.rollout.stage_rollouts.teacher_states import left_out_tasks
 
@@ -240,7 +240,7 @@ def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
 
 
 def _train_as_rank(folder: Path) -> None:
-    """Train the attempt in a folder as one of the ranks: everything it takes lies there."""
+    """Train the attempt in a folder as one of the ranks, by its recorded configuration and inputs."""
     job, inputs = attempt_of(folder)
     config = c.load(folder / "config.yaml")
     device = distributed.own_device(config.policy.device)
@@ -254,7 +254,7 @@ def _train_as_rank(folder: Path) -> None:
 
 
 def _tools(cfg: BCSettings | PreferenceSettings, source: Artifact) -> Tools:
-    """What the policy is told: the tools that an input holds, or a fresh world's where it holds none."""
+    """Return the tools in the policy's prompts: those of an input, or a fresh world's if it has none."""
     from r2v.policy.training_tools import of_fresh_world
 
     if cfg.env is None:
@@ -274,11 +274,11 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def training_is_sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
-    """Whether ranks divide more than the batch. Raises UsageError, before anything is loaded, where that cannot be
-    had."""
+    """True if ranks divide the weights or their optimizer's states too. Raise UsageError, before anything is loaded,
+    where that is impossible."""
     if phase.fsdp:
         if ranks < 2 or not distributed.crowded(policy.device):
-            # accelerate would train whole weights on each rank elsewhere, without a word
+            # elsewhere accelerate would silently train whole weights on each rank
             raise UsageError(
                 "training.fsdp=true: fewer than two GPUs are used here (policy.device, training.ranks), and only GPUs "
                 "shard; set training.fsdp=false, or training.zero=2 or 3, which DeepSpeed does on a CPU too"
@@ -286,12 +286,14 @@ def training_is_sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> b
         return True
     if not phase.zero and phase.deepspeed is None:
         return False
-    asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
-    distributed.require_deepspeed(asked, policy.device)
+    setting = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
+    distributed.require_deepspeed(setting, policy.device)
     if phase.deepspeed and not Path(phase.deepspeed).is_file():
-        raise UsageError(f"{asked}: no such file")
+        raise UsageError(f"{setting}: no such file")
     if phase.zero == 3 and policy.in_4bit:
-        raise UsageError(f"{asked}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false")
+        raise UsageError(
+            f"{setting}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false"
+        )
     return True
 
 

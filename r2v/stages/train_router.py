@@ -1,12 +1,11 @@
-"""Stage 7, router: a model of where an LLM step gains, and the threshold that spends the budget, found by playing.
+"""Stage 7, router: a model of the steps at which the LLM gains, and the threshold that spends the budget when executed.
 
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
-Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act otherwise", whose
-score is blended into r2v's), `threshold.json` (with every threshold that was played on calibration tasks, and the score
-that was chosen there), `calibration/` (the episodes of these plays, and the scores that the search began with) and a
-report. The fit takes seconds, and what was played at a threshold is in the episode cache: an interrupted run goes on
-from it.
+Writes `r2v.json` (the router), `disagreement_router.json` (the baseline of labels "the LLM acts otherwise", whose score
+is blended into r2v's), `threshold.json` (with all thresholds played on calibration tasks, and the score chosen there),
+`calibration/` (the episodes of these plays, and the first scores of the search) and a report. The fit takes seconds,
+and plays are in the episode cache, from which an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def play(cfg: RouterSettings, work: Work) -> None:
-    """Play the thresholds that `run` plays; the routers that are fitted for it go nowhere."""
+    """Play the thresholds that `run` plays; the routers fitted for it are discarded."""
     if cfg.router.imputed:
         logger.info("  router: nothing is played under router.label=imputed")
         return
@@ -43,18 +42,18 @@ def play(cfg: RouterSettings, work: Work) -> None:
 
 
 def run(cfg: RouterSettings, work: Work) -> None:
-    """Fit both routers, place r2v's threshold."""
+    """Fit both routers and place r2v's threshold."""
     if cfg.router.imputed:
         from r2v.router.labels import read_rows
         from r2v.stages.impute_router import impute_router
 
         impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
         return
-    made = _place(cfg, work, work.folder)
-    made.plays.write(work.folder / PLAYS)
-    write_json(work.folder / PLAYS / ROUTER_STATES, asdict(made.states))
-    write_json(work.folder / "router_report.json", made.figures)
-    point, acting = made.point, made.point.acting
+    placed = _place(cfg, work, work.folder)
+    placed.plays.write(work.folder / PLAYS)
+    write_json(work.folder / PLAYS / ROUTER_STATES, asdict(placed.states))
+    write_json(work.folder / "router_report.json", placed.figures)
+    point, acting = placed.point, placed.point.acting
     write_json(
         work.folder / "threshold.json",
         {
@@ -63,14 +62,14 @@ def run(cfg: RouterSettings, work: Work) -> None:
             "budget": cfg.router.budget,
             **({} if (over := cfg.router.budget_over_small) is None else {"budget_over_small": over}),
             "realised": asdict(acting.outcome),
-            "n_tasks": len({spec.task.task_id for spec in made.plays.specs}),
+            "n_tasks": len({spec.task.task_id for spec in placed.plays.specs}),
             "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in point.evaluated],
             **({} if point.choice is None else {"choice": asdict(point.choice)}),
-            **({} if (sure := made.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
+            **({} if (sure := placed.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
         },
     )
-    work.summary.update(tau=acting.tau, **asdict(acting.outcome), report=made.figures)
-    logger.info("  router: %s", router_line(work.summary))
+    work.summary.update(tau=acting.tau, **asdict(acting.outcome), report=placed.figures)
+    logger.info("  router placed: figures=%s", router_line(work.summary))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +77,17 @@ class PlacedRouter:
     """A fitted router and its operating point."""
 
     figures: dict[str, Any]
-    """The report of the fit."""
+    """Report of the fit."""
     point: RouterPoint
     plays: ExecutedPlays
-    """Of the search for the point."""
+    """Plays of the search for the point."""
     states: RouterStates
     guarantee: Guarantee | None
 
 
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
-    """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
-    guarantee where one is asked for."""
+    """Fit both routers into `folder`, place r2v's threshold on calibration tasks, choose its score, and compute the
+    guarantee of `router.max_risk` if set."""
     from r2v.evaluation.acting.calibration import ExecutedPlays
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.evaluation.calibration import RouterStates, place_router, successes
@@ -110,14 +109,8 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         verifier=trained(work.inputs.get("verifier")) if cfg.router.reads_verifier else None,
         num_samples=cfg.num_samples,
     )
-    specs = episode_specs(
-        runner.world.benchmark,
-        "calibration",
-        cfg.router.seeds,
-        cfg.tasks,
-        method=OURS,
-        limit=cfg.router.num_calibration_tasks,
-    )
+    benchmark, seeds, limit = runner.world.benchmark, cfg.router.seeds, cfg.router.num_calibration_tasks
+    specs = episode_specs(benchmark, "calibration", seeds, cfg.tasks, method=OURS, limit=limit)
     labelled_rows = labelled(rows, cfg.router.label, cfg.router.canary_price)
     scores = [model.predict(row.features) for row in labelled_rows if row.split == "calibration"]
     plays, states = ExecutedPlays(runner, specs), RouterStates.of(scores, rows[0].features)
@@ -133,7 +126,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
             tau: [1 - share for share in successes(some).values()] for tau, some in zip(taus, guarded, strict=True)
         }
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
-        logger.info("  guarantee: %s", promised.verdict)
+        logger.info("  guarantee: verdict=%s", promised.verdict)
     return PlacedRouter(
         figures=report(model, labelled_rows), point=point, plays=plays, states=states, guarantee=promised
     )

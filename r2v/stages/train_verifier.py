@@ -1,19 +1,18 @@
-"""Stage 3b, verifier: a step-level model of which actions lead to success, trained before there is a policy.
+"""Stage 3b, verifier: a step-level model of the success of actions, trained before any policy.
 
     r2v train_verifier --config configs/mrp.yaml
 
-`auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place of its
-steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free); elsewhere from
-the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and plausible wrong
-ones, through its provider's batches or calls, and the head learns its scores: later stages ask the head, never the
-judge. With `verifier.label_sources=[td]` recorded outcomes are smoothed by the values that verifiers of other tasks
-learnt from them; with `[consensus]` executed labels count where the judge confirms them. Beside the verifier itself,
-one per fold is trained without that fold's tasks, so that candidates are never scored by a verifier that has seen
-their task. Each verifier leaves checkpoints beside itself: a run that was cut goes on with the verifier it was
-training, at the update it had reached. Where there is more than one GPU (or `training.ranks`), one process for each
-does the training (`r2v.stages.verifier_training`). verifier_report.json says on which tasks it measures
-(`measured_on`): calibration tasks, whose actions are labelled where labels are executed, else training tasks out of
-fold.
+Labels (`verifier.label_sources`) come from executed corruptions: on training tasks plausible wrong actions replace
+steps of the teacher, who then plays to the end. `auto` takes them where worlds fork and a scripted expert makes that
+free, else recorded outcomes. `[td]` smooths recorded outcomes by the values of verifiers of other tasks; `[consensus]`
+takes executed labels that a judge confirms. With `verifier.mode=llm_judge` the teacher's model judges recorded steps
+and plausible wrong ones through its provider, and the head learns its scores: later stages ask the head, never the
+judge.
+
+One more verifier per fold is trained without that fold's tasks, so that candidates are scored by a verifier that has
+not seen their task. Each verifier has its own checkpoints, from which an interrupted run resumes. With several GPUs (or
+`training.ranks`) one process for each trains (`r2v.stages.verifier_training`). verifier_report.json measures on
+calibration tasks, if their actions are labelled, else on training tasks out of fold (`measured_on`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _REPORT = "verifier_report.json"
 
 
 def run(cfg: VerifierSettings, work: Work) -> None:
-    """Make the labels, train, calibrate, report."""
+    """Make the labels, train, calibrate, and write the report."""
     from r2v.verifier.labels import read_examples, td_examples, write_examples
 
     labels = work.folder / LABELS
@@ -64,35 +63,35 @@ def run(cfg: VerifierSettings, work: Work) -> None:
         write_examples(labels, examples)
     examples = read_examples(labels)
     if reason := lacking(cfg, examples):
-        logger.warning("  verifier: left out, and what would read it goes on without: %s", reason)
+        logger.warning("  verifier left out, later stages run without it: reason=%s", reason)
         write_json(work.folder / _REPORT, {LEFT_OUT: reason})
         work.summary.update({"n_examples": len(examples), "report": None, LEFT_OUT: reason})
         return
     report = fit_verifiers(cfg, examples, work)
     write_json(work.folder / _REPORT, report)
     work.summary.update(n_examples=len(examples), report=report)
-    logger.info("  verifier: %s", verifier_line(report))
+    logger.info("  verifier trained: figures=%s", verifier_line(report))
 
 
 def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
-    """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
-    else outcome. `deterministic`: of the benchmark's worlds; None where `needs_world` is False."""
-    (asked,) = cfg.verifier.label_sources
+    """Return the source of labels: judge if configured; for auto, corrupted (executed) if a free teacher plays in
+    worlds that fork exactly, else outcome. `deterministic`: of the worlds; None if `needs_world` is False."""
+    (source,) = cfg.verifier.label_sources
     if cfg.verifier.mode == "llm_judge":
         return "judge"
     if deterministic is None:
-        return asked
+        return source
     free = cfg.teacher.provider == "scripted" and deterministic
-    return asked if asked != "auto" else "corrupted" if free else "outcome"
+    return source if source != "auto" else "corrupted" if free else "outcome"
 
 
 def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
-    """The examples, labelled by the source that the configuration comes to."""
+    """Return the examples, labelled by the configured source."""
     from r2v.envs.base import load_benchmark
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options) if cfg.needs_world else None
     source = label_source(cfg, deterministic=None if benchmark is None else benchmark.capabilities.deterministic)
-    logger.info("  labels come from: %s", source)
+    logger.info("  labels: source=%s", source)
     if benchmark is not None and source == "corrupted":
         return _executed(cfg, work, benchmark)
     if benchmark is not None and source == "consensus":
@@ -103,14 +102,12 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     may_play_on = benchmark is not None and benchmark.capabilities.deterministic and cap is not None
     if benchmark is None or not may_play_on or not lacking(cfg, examples):
         return examples
-    logger.info(
-        "  recorded outcomes alone teach nothing: labels come from corrupted actions, under teacher.max_usd=%g", cap
-    )
+    logger.info("  recorded outcomes alone teach nothing, labels come from corrupted actions: teacher.max_usd=%g", cap)
     return _executed(cfg, work, benchmark)
 
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
-    """Labels by playing on: half of the tasks clean, half under the training hazards."""
+    """Return labels from executed corruptions: half of the tasks clean, half under the training perturbations."""
     from r2v.evaluation.acting.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
@@ -157,12 +154,12 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     log_faults(what, faults, len(specs))
     work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))
     examples, counts = executed_examples(records)
-    logger.info("  verifier: %s", corruptions_line(counts))
+    logger.info("  labels executed: counts=%s", corruptions_line(counts))
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
 def _outcomes(cfg: VerifierSettings, work: Work, source: str) -> list[VerifierExample]:
-    """Labels from what the recorded episodes came to; for `td`, which values are learnt from, as it is."""
+    """Return labels from the recorded episodes' outcomes; for `td`, every step of a failed episode has the target 0."""
     from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.labels import blamed, outcome_examples
 
@@ -172,7 +169,7 @@ def _outcomes(cfg: VerifierSettings, work: Work, source: str) -> list[VerifierEx
 
 
 def _executed_one(episode: Episode) -> Episode:
-    """The episode. Raises InputError where it was imported: nothing was executed that it could be labelled by."""
+    """Return the episode. Raise InputError if it was imported, for its outcome was not executed."""
     if not episode.executed:
         raise InputError(
             f"run {episode.metadata.run_id}: episode {episode.episode_id} was imported: its outcome was not executed; "
@@ -182,18 +179,18 @@ def _executed_one(episode: Episode) -> Episode:
 
 
 def _agreed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
-    """Labels by playing on that a judge, asked about each of them, confirms."""
+    """Return the executed labels that a judge confirms."""
     from r2v.verifier.labels import consensus_examples
 
     examples = _executed(cfg, work, benchmark)
-    kept, counts = consensus_examples(examples, _opinions(cfg, work, examples))
-    logger.info("  verifier: %s", consensus_line(counts))
+    confirmed, counts = consensus_examples(examples, _opinions(cfg, work, examples))
+    logger.info("  labels confirmed: counts=%s", consensus_line(counts))
     work.summary.update(consensus=counts)
-    return kept
+    return confirmed
 
 
 def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
-    """Labels from a judge's opinion of the recorded steps and of wrong ones beside them."""
+    """Return labels from a judge's scores of the recorded steps and of wrong alternatives."""
     from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.judge_labels import steps_to_judge
     from r2v.verifier.labels import judged_examples
@@ -206,8 +203,8 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 
 def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExample]) -> Sequence[float | None]:
-    """What the judge says of each example; each question is paid once, and what it is likely to cost is told before it
-    is asked."""
+    """Return the judge's score of each example, or None without one. Each request is paid once, and the likely cost is
+    logged before."""
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.rollout.model_factory import Purse, judge_of
@@ -218,11 +215,12 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     teacher = judge_teacher(cfg.teacher, runs, work.folder.parent)
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
     judge = judge_of(teacher, waves, Purse.of(work))
-    logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(teacher)))
+    cost = price(judge.unanswered(map(asked, examples)), teacher_rate(teacher))
+    logger.info("  judge will be asked: requests=%s", cost)
     opinions = ask_all(judge, examples, waves)
-    found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
-    write_json(work.folder / "judge_report.json", found)
-    logger.info("  judge: %s", judge_line(found))
+    record = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
+    write_json(work.folder / "judge_report.json", record)
+    logger.info("  judge answered: figures=%s", judge_line(record))
     return opinions.scores
 
 
@@ -230,29 +228,30 @@ STAGE = Stage(version=2, settings=VerifierSettings, run=run)
 
 
 SETTINGS_FILE = "config.yaml"
-"""What an artifact keeps of the whole configuration that made it."""
+"""File of an artifact with the whole configuration that made it."""
 
 
 def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts: Path) -> TeacherConfig:
-    """Who judges these runs. artifacts: the folder of the artifacts that the runs' fingerprints name.
+    """Return the judge of these runs: the configured teacher, else the teacher of the runs. artifacts: the folder of
+    the artifacts that the runs' fingerprints name.
 
-    Raises UsageError where no provider is named and the runs name none, or several; InputError where the
-    collection's settings cannot be read.
+    Raise UsageError where no provider is configured and the runs name none, or several; InputError where the
+    collection's settings are missing.
     """
     if teacher.provider != "scripted":
         return teacher
-    found = {run.run_id: _collected_by(run, artifacts) for run in runs}
-    for run_id, known in found.items():
-        if known is None:
+    collectors = {run.run_id: _collected_by(run, artifacts) for run in runs}
+    for run_id, collector in collectors.items():
+        if collector is None:
             raise UsageError(
                 f"verifier.mode=llm_judge: teacher.provider is {teacher.provider}, and run {run_id} was "
                 "collected by no provider's model either; set teacher.provider to openai, anthropic or a provider of "
                 "your own"
             )
-    others = list(found.values())
+    others = list(collectors.values())
     if any(other != others[0] for other in others):
         raise UsageError(
-            f"verifier.mode=llm_judge: runs {', '.join(found)} were collected under different teacher.*; say who is to "
+            f"verifier.mode=llm_judge: runs {', '.join(collectors)} were collected under different teacher.*; name the "
             "judge by teacher.provider and teacher.model_name"
         )
     given = {
@@ -262,15 +261,16 @@ def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts
     }
     assert others[0] is not None
     judge = dataclasses.replace(others[0], **given)
-    also = f", with {', '.join(f'teacher.{name}' for name in sorted(given))} as configured" if given else ""
+    changed = ",".join(f"teacher.{name}" for name in sorted(given)) or "none"
     logger.info(
-        "  the judge is %s of %s, as run %s was collected%s", judge.model_name, judge.provider, runs[0].run_id, also
+        "  judge chosen, as the run was collected: model=%s provider=%s run=%s overridden=%s",
+        *(judge.model_name, judge.provider, runs[0].run_id, changed),
     )
     return judge
 
 
 def _collected_by(run: RunManifest, artifacts: Path) -> TeacherConfig | None:
-    """The teacher of a run with all that says how it is asked; None: no provider's model."""
+    """Return the teacher's settings of a run; None if it was no provider's model."""
     if run.imported or run.provider == "scripted":
         return None
     path = artifacts / f"collect-{run.fingerprint}" / SETTINGS_FILE

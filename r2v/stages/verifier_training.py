@@ -1,10 +1,9 @@
-"""Training of the verifiers: one on all tasks, one for each fold without its tasks; by a rank for each GPU.
+"""Training of the verifiers: one on all tasks, one for each fold without its tasks; in a rank for each GPU.
 
-    report = fit_verifiers(cfg, examples, work)                    # the stage itself
+    report = fit_verifiers(cfg, examples, work)                    # called by the stage
     python -m r2v.stages.verifier_training FOLDER .              # one of its ranks, started by a launch
 
-Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it.
-What all of it depends on is `VerifierSettings`.
+Ranks train and write checkpoints; the command then loads every trained verifier, fits its temperature and writes it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
     from r2v.wire.message import ToolSpec
 
 LABELS = "verifier_data.jsonl"
-"""The labelled actions, of both splits."""
+"""File of the labelled actions of both splits."""
 VERIFIERS, VALUES = ".", "values"
-"""Below an attempt's folder: the verifiers, and those whose values make labels of temporal differences."""
+"""Folders of an attempt: of the verifiers, and of those whose values make labels of temporal differences."""
 FINAL = "final"
-"""The folder of the verifier that learnt from all training tasks; those of the folds are named by their numbers."""
+"""Folder of the verifier of all training tasks; a fold's is named by its number."""
 
 LEFT_OUT = "left_out"
-"""The key of the report and of the summary that says why no verifier was trained."""
+"""Key, in report and summary, of the reason that no verifier was trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifierSettings:
-    """What a verifier depends on."""
+    """Settings of a verifier."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -61,18 +60,18 @@ class VerifierSettings:
     """`PolicyConfig.prompt_version`."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
+        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
         self.policy.require_trainable()
         self.phase.require_optimizer()
 
     def require_anew(self) -> None:
-        """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
+        """Raise UsageError for a judge that would be the teacher of a collection by the scripted expert."""
         if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):
             self.teacher.require_judge()
 
     @classmethod
     def of(cls, config: c.Config) -> VerifierSettings:
-        """The parts of the whole configuration that are read here."""
+        """Return the part of a configuration that verifiers read."""
         return c.sections_of(
             cls,
             config,
@@ -86,7 +85,7 @@ class VerifierSettings:
 
     @property
     def needs_world(self) -> bool:
-        """Whether the labels may be executed; recorded outcomes and a judge's opinions need no world."""
+        """True if the labels may be executed; recorded outcomes and a judge's scores need no world."""
         return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in (
             "auto",
             "corrupted",
@@ -95,7 +94,7 @@ class VerifierSettings:
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether the labels may cost a call to the teacher."""
+        """True if the labels may need requests to the teacher."""
         return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in (
             "judge",
             "corrupted",
@@ -104,16 +103,16 @@ class VerifierSettings:
 
 
 def fold_of(task_id: str, num_folds: int) -> int:
-    """The fold a task belongs to: fold k's verifier has not seen it."""
+    """Return the fold of a task, whose verifier does not see the task."""
     return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
 
 
 def fit_verifiers(
     cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work
 ) -> dict[str, float | str | None]:
-    """Train and calibrate all verifiers of an attempt whose labels are written; the figures of the one that is used.
-    Where no labelled task was held out they are the figures of the folds' verifiers, which have learnt from fewer
-    tasks, each on its own fold, and one temperature serves all."""
+    """Train and calibrate all verifiers of an attempt whose labels are written; return the figures of the final one.
+    Without a labelled calibration task they are the figures of the folds' verifiers, which have learnt from fewer
+    tasks, each on its own fold, and all have one temperature."""
     from r2v.verifier.held_out import pooled, score_held_out
     from r2v.verifier.labels import in_order
 
@@ -122,28 +121,29 @@ def fit_verifiers(
     held_out = len({example.good for example in calibration}) == 2
     bases, tools = _bases(cfg), _tools(cfg, work)
     places, scored = [], {}
-    for place, part in _verifiers(cfg, train, work.folder):
-        model, encode, loaded = _train_one(cfg, bases, part, tools=tools, folder=place)
-        _write(cfg, model, loaded, place)
-        places.append(place)
-        unseen = calibration if held_out else [one for one in train if _own_fold(cfg, one) == place.name]
+    for folder, part in _verifiers(cfg, train, work.folder):
+        model, encode, loaded = _train_one(cfg, bases, part, tools=tools, folder=folder)
+        _write(cfg, model, loaded, folder)
+        places.append(folder)
+        unseen = calibration if held_out else [example for example in train if _own_fold(cfg, example) == folder.name]
         if unseen:
-            reported = not held_out or place.name == FINAL
-            scored[place] = score_held_out(model, unseen, encode, controls=reported)
+            reported = not held_out or folder.name == FINAL
+            scored[folder] = score_held_out(model, unseen, encode, controls=reported)
     if not held_out:
         scored = dict.fromkeys(places, pooled(scored.values()))
-    figures = {place: _calibrated(place, scores) for place, scores in scored.items()}
+    figures = {folder: _calibrated(folder, scores) for folder, scores in scored.items()}
     measured_on = "calibration tasks" if held_out else "training tasks, out of fold"
     return {"measured_on": measured_on, **figures[work.folder / FINAL]}
 
 
 def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str | None:
-    """The reason that no verifier can be trained on these labels, in one line; None where all of them can."""
+    """Return the reason that a verifier cannot be trained on these labels, in one line; None if all can."""
     train = [example for example in examples if example.split == "train"]
     good = sum(example.good for example in train)
     why = "a verifier learns from both"
     if 0 < good < len(train):
-        if all(len({one.good for one in train if _own_fold(cfg, one) != str(k)}) == 2 for k in range(cfg.num_folds)):
+        labels = ({one.good for one in train if _own_fold(cfg, one) != str(fold)} for fold in range(cfg.num_folds))
+        if all(len(kinds) == 2 for kinds in labels):
             return None
         why = "those of one kind stand in too few tasks to leave any of these out"
     return (
@@ -153,16 +153,16 @@ def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str |
 
 
 def trained(artifact: Artifact | None, part: str = FINAL) -> Path | None:
-    """The folder of a verifier in an artifact of this stage; None where it was left out, or the chain has none."""
+    """Return the folder of a verifier in an artifact of this stage; None if it was left out, or the chain has none."""
     return None if artifact is None or LEFT_OUT in artifact.summary else artifact.file(part)
 
 
 def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> list[float]:
-    """What is said of each example by a verifier that learnt from these targets and has not seen its task, (examples,):
-    of a training task its fold's, of any other the one of all training tasks.
+    """Return the value (examples,) of each example by a verifier of these targets that has not seen its task: for a
+    training task its fold's, for any other the one of all training tasks.
 
-    The folds go one level deep: labels that fold k's verifier then learns from are values of models that saw fold k's
-    outcomes, so its scores of fold k are not wholly out of sample.
+    Folds are not nested: the labels of fold k's final verifier are values of models that saw fold k's outcomes, so its
+    scores of fold k are not wholly out of sample.
     """
     from r2v.verifier.held_out import probabilities, readings_of
     from r2v.verifier.labels import read_examples, write_examples
@@ -171,13 +171,13 @@ def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample
     folder.mkdir(exist_ok=True)
     write_examples(folder / LABELS, examples)
     train = _trained_by_ranks(cfg, read_examples(folder / LABELS), work.folder, VALUES)
-    asked = [_own_fold(cfg, one) if one.split == "train" else FINAL for one in examples]
+    names = [_own_fold(cfg, example) if example.split == "train" else FINAL for example in examples]
     bases, tools = _bases(cfg), _tools(cfg, work)
-    for place, part in _verifiers(cfg, train, folder):
-        own = [at for at, name in enumerate(asked) if name == place.name]
+    for target, part in _verifiers(cfg, train, folder):
+        own = [at for at, name in enumerate(names) if name == target.name]
         if not own:
             continue
-        model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=place)
+        model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=target)
         logits = readings_of(model, [examples[at] for at in own], encode).logits
         for at, value in zip(own, probabilities(logits, 1.0), strict=True):
             values[at] = value
@@ -185,14 +185,14 @@ def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample
 
 
 def _own_fold(cfg: VerifierSettings, example: VerifierExample) -> str:
-    """The name of the fold that a training example belongs to."""
+    """Return the name of a training example's fold."""
     return str(fold_of(example.task_id, cfg.num_folds))
 
 
 def _trained_by_ranks(
     cfg: VerifierSettings, examples: Sequence[VerifierExample], folder: Path, part: str
 ) -> list[VerifierExample]:
-    """The training examples; where there are several ranks, they have left each verifier's checkpoints by then."""
+    """Return the training examples, after several ranks, if configured, have trained each verifier to a checkpoint."""
     ranks = distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
     if ranks > 1:
         distributed.launch(ranks, "-m", "r2v.stages.verifier_training", str(folder), part)
@@ -200,7 +200,7 @@ def _trained_by_ranks(
 
 
 def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
-    """What the verifier is told: the tools that were recorded with the runs, as the policy is."""
+    """Return the tools in the verifier's prompts, as in the policy's: those recorded with the runs."""
     from r2v.policy.training_tools import of_fresh_world, tool_specs
 
     if cfg.policy.tools != "auto":
@@ -211,7 +211,7 @@ def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
 
 
 def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
-    """A model to train for each verifier: one base with new adapters each time, or whole weights loaded anew."""
+    """Yield a model to train for each verifier: one base with new adapters each time, or whole weights loaded anew."""
     from r2v.policy.load import load_policy, with_fresh_adapters
 
     loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
@@ -220,23 +220,23 @@ def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
         if cfg.policy.lora_r > 0:
             loaded = with_fresh_adapters(loaded, cfg.policy, cfg.seed)
         else:
-            del loaded  # before the next is in memory
+            del loaded  # free the memory before the next is loaded
             loaded = load_policy(cfg.policy, for_training=True, seed=cfg.seed)
 
 
 def _verifiers(
     cfg: VerifierSettings, train: Sequence[VerifierExample], folder: Path
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
-    """Every verifier's folder, and what it learns from: the one that is used, then one for each fold; at most
-    `training.verifier.max_examples` each."""
+    """Yield every verifier's folder and examples, at most `training.verifier.max_examples`: the final one, then one for
+    each fold."""
     from r2v.policy.training.fit import draw_rows
 
     learns = {FINAL: list(train)}
     for fold in range(cfg.num_folds):
         learns[f"folds/{fold}"] = [example for example in train if _own_fold(cfg, example) != str(fold)]
-    for place, examples in learns.items():
+    for name, examples in learns.items():
         rows = draw_rows(len(examples), cfg.phase.max_examples, cfg.seed)
-        yield folder / place, [examples[row] for row in rows]
+        yield folder / name, [examples[row] for row in rows]
 
 
 def _train_one(
@@ -247,7 +247,7 @@ def _train_one(
     tools: tuple[ToolSpec, ...],
     folder: Path,
 ) -> tuple[VerifierModel, Encode, Loaded]:
-    """Train one verifier; where its folder holds it trained already, it is taken from there."""
+    """Train one verifier, or load it if its folder has it trained."""
     from r2v.rollout.model_factory import scoring_encoder
     from r2v.verifier.model import VerifierModel
     from r2v.verifier.train import encoded, train
@@ -256,21 +256,21 @@ def _train_one(
     encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference, tools)
     model = VerifierModel(loaded.model)
     folder.mkdir(parents=True, exist_ok=True)
-    with distributed.stopping() as asked:
+    with distributed.stopping() as stop:
         train(
             model,
             encoded(train_on, encode),
             cfg.phase,
             seed=cfg.seed,
             folder=folder,
-            stop=asked,
+            stop=stop,
             what="verifier" if folder.name == FINAL else f"verifier fold {folder.name}",
         )
     return model, encode, loaded
 
 
 def _write(cfg: VerifierSettings, model: VerifierModel, loaded: Loaded, folder: Path) -> None:
-    """Write a trained verifier as later stages load it."""
+    """Write a trained verifier in the format that later stages load."""
     from r2v.policy.export import export_adapters
     from r2v.verifier.model import save
 
@@ -280,7 +280,7 @@ def _write(cfg: VerifierSettings, model: VerifierModel, loaded: Loaded, folder: 
 
 
 def _calibrated(folder: Path, scores: HeldOutScores) -> dict[str, float | None]:
-    """Fit the temperature of a written verifier to held-out scores; the figures of these."""
+    """Fit the temperature of a written verifier to held-out scores; return their figures."""
     from r2v.verifier.held_out import fit_temperature, probabilities, report
     from r2v.verifier.labels import balanced
     from r2v.verifier.model import set_temperature
@@ -293,7 +293,7 @@ def _calibrated(folder: Path, scores: HeldOutScores) -> dict[str, float | None]:
 
 
 def _train_as_rank(folder: Path, part: str) -> None:
-    """Train a part of the attempt's verifiers as one of the ranks: everything it takes lies in its folder."""
+    """Train a part of the attempt's verifiers as one of the ranks, by the folder's configuration and inputs."""
     from r2v.verifier.labels import read_examples
 
     _, inputs = attempt_of(folder)
@@ -304,8 +304,8 @@ def _train_as_rank(folder: Path, part: str) -> None:
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     bases, tools = _bases(cfg), _tools(cfg, work)
     train = [example for example in read_examples(folder / part / LABELS) if example.split == "train"]
-    for place, some in _verifiers(cfg, train, folder / part):
-        _train_one(cfg, bases, some, tools=tools, folder=place)
+    for target, some in _verifiers(cfg, train, folder / part):
+        _train_one(cfg, bases, some, tools=tools, folder=target)
 
 
 if __name__ == "__main__":

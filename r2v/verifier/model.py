@@ -103,7 +103,7 @@ class VerifierBackend:
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
-        self._prefixes = PrefixCache(model.backbone) if PrefixCache.serve(model.backbone) else None
+        self._prefixes = PrefixCache(model.backbone) if PrefixCache.supports(model.backbone) else None
 
     def prepare(self, question: ScoreRequest) -> ScoreRequest:
         """Return the question with its token ids."""

@@ -1,6 +1,6 @@
 """Served verifier: a serving engine computes hidden states of contexts with actions, the head scores them here.
 
-    scorer = waves.port(ServedVerifier(servers, adapter, head=read_head(folder), encode=encode))
+    scorer = waves.batched(ServedVerifier(servers, adapter, head=read_head(folder), encode=encode))
 
 A pooling server returns the hidden state of the last token, the input of a verifier's head (`r2v.verifier.model`). The
 verifier and each of its folds are named adapters on one base, and their heads, one vector each, stay in this process.
@@ -93,7 +93,7 @@ class ServedVerifier:
 
     async def _score(self, request: ScoreRequest) -> ScoreReply:
         ids = await self.client.encoded(self._encode, request.messages, request.action)
-        server = self.client.place_of(*(message.text for message in request.messages[:2]))
+        server = self.client.server_index(*(message.text for message in request.messages[:2]))
         body = {"model": self.client.model, "input": ids, "encoding_format": "base64"}
         answer = await self.client.ask(server, EMBEDDINGS, body)
         try:

@@ -171,7 +171,7 @@ def test_a_full_disk_is_5_and_what_was_there_is_kept(r2v: Shell, tmp_path: Path)
     kept = (run.output_dir / "trajectories.jsonl").read_bytes().count(b"\n")
     assert kept > 0
     done = r2v(*words)
-    assert done.returncode == 0 and f"resuming: {kept} of" in done.stderr
+    assert done.returncode == 0 and f"collection resumed: stored={kept}/" in done.stderr
     [again] = DataRegistry(tmp_path / "data").query()
     assert (again.run_id, again.status) == (run.run_id, "done")
 

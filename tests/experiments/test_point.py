@@ -57,8 +57,8 @@ def test_a_sweep_over_the_router_makes_the_router_and_the_evaluation_alone(
     made: Counter[str] = Counter()
     for run in runs:
         log = (Path(run.run_dir) / "output.log").read_text()
-        made.update(re.findall(r"^(\w+) +running, stage \d+ of \d+$", log, re.M))
-        assert "bc               up to date" in log
+        made.update(re.findall(r"^stage running: stage=(\w+) position=stage \d+ of \d+$", log, re.M))
+        assert "stage up to date: stage=bc" in log
         artifacts = json.loads((Path(run.run_dir) / "artifacts.json").read_text())
         assert set(artifacts) >= {"collect", "bc", "router", "evaluate"}
     assert made == {"router": 2, "evaluate": 2}

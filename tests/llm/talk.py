@@ -33,7 +33,7 @@ QUICK = {"mode": "batch", "flush_seconds": 0.05, "poll_seconds": 0.02, "reconcil
 
 
 def environment(emulator: Emulator) -> dict[str, str]:
-    """What sends both SDKs to an emulator."""
+    """Return the variables that direct both SDKs to an emulator."""
     return {
         "OPENAI_API_KEY": "sk-test-0123456789",
         "ANTHROPIC_API_KEY": "sk-ant-test-0123456789",
@@ -43,7 +43,7 @@ def environment(emulator: Emulator) -> dict[str, str]:
 
 
 def paid_turns(emulator: Emulator) -> Counter[tuple[str, str, int]]:
-    """How often each turn was billed, without the calls before the runs."""
+    """Return how often each turn was billed, without the preflight calls."""
     before = digest("preflight").hex()[:16]
     paid = emulator.ledger().paid()
     return Counter({turn: times for turn, times in paid.items() if turn[1] != before})
@@ -86,7 +86,7 @@ def remote(
 
 
 async def converse(model: ChatModel, number: int, turns: int, said: list[str] | None = None) -> list[str]:
-    """What the model said, turn by turn; a refused turn ends the conversation."""
+    """Return the model's replies turn by turn; a refused turn ends the conversation."""
     said = [] if said is None else said
     for turn in range(turns):
         messages = [Message(role="user", content=f"conversation {number}")]

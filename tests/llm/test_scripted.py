@@ -64,7 +64,7 @@ def test_the_context_is_what_is_counted_once_per_request() -> None:
     world = ChainBenchmark(num_tasks=1).make()
     page, _ = world.reset(seed=1, task=ChainBenchmark(num_tasks=1).tasks()[0])
     backend = ScriptedBackend(chain_actor(0.5), name="m", price=PRICE)
-    [one] = backend.answer([request(page, num_samples=1, temperature=1.0)])
+    [reply] = backend.answer([request(page, num_samples=1, temperature=1.0)])
     [five] = backend.answer([request(page, num_samples=5, temperature=1.0)])
-    assert one.usage.tokens_in == five.usage.tokens_in == count_tokens(page)
+    assert reply.usage.tokens_in == five.usage.tokens_in == count_tokens(page)
     assert len({sample.text for sample in five.samples}) > 1

@@ -74,7 +74,7 @@ def blocked(event: threading.Event) -> None:
 
 def test_no_barrier_a_slow_world_holds_nobody() -> None:
     waves, backend, released = Waves(workers=2, max_age=0.001), Echo(), threading.Event()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
     order: list[str] = []
 
     async def fast(name: str) -> None:
@@ -97,7 +97,7 @@ def test_no_barrier_a_slow_world_holds_nobody() -> None:
 
 def test_a_wave_leaves_when_it_is_full() -> None:
     waves, backend, released = Waves(workers=1, clock=Manual()), Echo(max_batch=3), threading.Event()
-    ask, sizes = waves.port(backend), list[list[int]]()
+    ask, sizes = waves.batched(backend), list[list[int]]()
 
     async def asking(number: int) -> None:
         await ask(number)
@@ -124,7 +124,7 @@ async def settle_until(condition: Callable[[], bool]) -> None:
 def test_a_wave_leaves_when_its_oldest_question_is_old() -> None:
     clock = Manual(now=100.0)
     waves, backend, released = Waves(workers=1, max_age=5.0, clock=clock), Echo(), threading.Event()
-    ask, seen = waves.port(backend), list[int]()
+    ask, seen = waves.batched(backend), list[int]()
 
     async def watching() -> None:
         await settle()
@@ -143,7 +143,7 @@ def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
     for number in range(200):
         clock = Manual(now=0.1 * number)
         waves, backend, released = Waves(workers=1, max_age=0.02, clock=clock), Echo(), threading.Event()
-        ask, left = waves.port(backend), list[int]()
+        ask, left = waves.batched(backend), list[int]()
 
         async def watching(
             clock: Manual = clock, waves: Waves = waves, left: list[int] = left, released: threading.Event = released
@@ -161,21 +161,21 @@ def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
 def test_a_wave_leaves_when_nobody_acts() -> None:
     """The clock stands still and the wave is not full: waiting longer could add nothing."""
     waves, backend = Waves(workers=2, clock=Manual()), Echo(max_batch=1000)
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def conversation(number: int) -> list[str]:
         return [await ask(f"{number}.{turn}") for turn in range(3)]
 
-    found = waves.run(partial(conversation, number) for number in range(5))
+    results = waves.run(partial(conversation, number) for number in range(5))
     assert [sorted(wave) for wave in backend.waves] == [[f"{n}.{turn}" for n in range(5)] for turn in range(3)]
-    assert found[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
+    assert results[4] == ["re: 4.0", "re: 4.1", "re: 4.2"]
     assert (waves.counts[0].waves, waves.counts[0].requests) == (3, 15)
 
 
 def test_a_question_waits_for_worlds_that_are_being_stepped() -> None:
     """Nobody acts, but one will come out of its world and ask: the wave waits for it."""
     waves, backend = Waves(workers=1, clock=Manual()), Echo()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def later() -> None:
         await waves.world(time.sleep, 0.05)
@@ -196,7 +196,7 @@ def test_a_question_left_over_keeps_its_own_hour() -> None:
 
     clock = Manual(now=4.0)
     waves, backend, released = Waves(workers=1, max_age=5.0, clock=clock), Slow(max_batch=4), threading.Event()
-    ask, seen = waves.port(backend), list[int]()
+    ask, seen = waves.batched(backend), list[int]()
 
     async def late(number: int) -> None:
         while clock.now < 5.0:
@@ -253,10 +253,10 @@ def test_each_distinct_greedy_question_is_asked_once() -> None:
         texts = ["same", f"only {number % 3}", "same"]
         return [(await model.reply(chat(text, key=number))).text for text in texts]
 
-    found = waves.run(partial(conversation, number) for number in range(9))
+    results = waves.run(partial(conversation, number) for number in range(9))
     assert [text for text, _ in sorted(parrot.asked)] == ["only 0", "only 1", "only 2", "same"]
-    assert found == [["same", f"only {number % 3}", "same"] for number in range(9)]
-    assert waves.counts[0].remembered == 9 * 3 - 4
+    assert results == [["same", f"only {number % 3}", "same"] for number in range(9)]
+    assert waves.counts[0].cached == 9 * 3 - 4
 
 
 def test_sampled_questions_are_remembered_by_their_key() -> None:
@@ -273,17 +273,17 @@ def test_without_a_memo_every_question_is_asked() -> None:
 
 
 def test_a_memo_serves_engines_one_after_the_other() -> None:
-    memo: dict[Any, Any] = {}
+    cache: dict[Any, Any] = {}
     parrot = Parrot()
     for _ in range(3):
         waves = Waves()
-        assert waves.run([partial(waves.model(parrot, memo).reply, chat("q"))])[0].text == "q"
+        assert waves.run([partial(waves.model(parrot, cache).reply, chat("q"))])[0].text == "q"
     assert len(parrot.asked) == 1
 
 
 def test_results_in_the_order_given_and_told_as_they_end() -> None:
     waves = Waves(max_conversations=8)
-    ask, told = waves.port(Echo()), list[tuple[int, int]]()
+    ask, ended = waves.batched(Echo()), list[tuple[int, int]]()
 
     async def conversation(length: int) -> int:
         for turn in range(length):
@@ -291,14 +291,14 @@ def test_results_in_the_order_given_and_told_as_they_end() -> None:
         return length
 
     lengths = [5, 1, 4, 2, 3]
-    assert waves.run((partial(conversation, n) for n in lengths), lambda i, r: told.append((i, r))) == lengths
-    assert told == sorted(enumerate(lengths), key=lambda pair: pair[1])
+    assert waves.run((partial(conversation, n) for n in lengths), lambda i, r: ended.append((i, r))) == lengths
+    assert ended == sorted(enumerate(lengths), key=lambda pair: pair[1])
     assert waves.run([]) == []
 
 
 def test_the_first_exception_cancels_the_rest_and_is_raised() -> None:
     waves, backend = Waves(workers=2), Echo()
-    ask, ended = waves.port(backend), list[str]()
+    ask, ended = waves.batched(backend), list[str]()
     problem = ValueError("this conversation's own")
 
     async def failing() -> None:
@@ -336,11 +336,11 @@ class Moody:
 
 
 def test_a_failed_wave_is_raised_and_not_remembered() -> None:
-    waves, backend, memo = Waves(), Moody(), dict[Any, Any]()
-    ask = waves.port(backend, memo, str)
+    waves, backend, cache = Waves(), Moody(), dict[Any, Any]()
+    ask = waves.batched(backend, cache, str)
     with pytest.raises(EnvironmentFault, match="no answer can be had"):
         waves.run([partial(ask, "q")] * 3)
-    assert memo == {}
+    assert cache == {}
     backend.well = True
     assert waves.run([partial(ask, "q")] * 3) == ["Q"] * 3
 
@@ -354,7 +354,7 @@ def test_a_backend_that_answers_too_few_is_an_error() -> None:
 
     waves = Waves()
     with pytest.raises(ValueError, match="shorter"):
-        waves.run([partial(waves.port(Short()), "q")] * 2)
+        waves.run([partial(waves.batched(Short()), "q")] * 2)
 
 
 def test_a_worlds_exception_reaches_its_conversation() -> None:
@@ -372,7 +372,7 @@ def test_a_worlds_exception_reaches_its_conversation() -> None:
 
 def test_worlds_and_models_run_off_the_event_loop() -> None:
     waves, backend, worlds = Waves(workers=2), Echo(), set[int]()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def conversation(number: int) -> None:
         worlds.add(await waves.world(threading.get_ident))
@@ -385,7 +385,7 @@ def test_worlds_and_models_run_off_the_event_loop() -> None:
 
 def test_no_more_conversations_than_allowed_and_none_begun_early() -> None:
     waves = Waves(max_conversations=3)
-    ask, open_now, most, begun = waves.port(Echo()), set[int](), list[int](), list[int]()
+    ask, open_now, most, begun = waves.batched(Echo()), set[int](), list[int](), list[int]()
 
     async def conversation(number: int) -> None:
         open_now.add(number)
@@ -415,7 +415,7 @@ def test_a_backend_is_never_asked_twice_at_once_and_two_answer_side_by_side() ->
 
     waves = Waves(workers=2, max_age=0.0)
     backends = [Meeting(max_batch=2), Meeting(max_batch=2)]
-    ports = [waves.port(backend) for backend in backends]
+    ports = [waves.batched(backend) for backend in backends]
 
     async def conversation(number: int) -> None:
         for turn in range(5):
@@ -428,8 +428,8 @@ def test_a_backend_is_never_asked_twice_at_once_and_two_answer_side_by_side() ->
         assert max(map(len, backend.waves)) <= 2
 
 
-def fold(state: str, said: str) -> str:
-    return hashlib.sha256(f"{state}|{said}".encode()).hexdigest()[:8]
+def fold(state: str, answer: str) -> str:
+    return hashlib.sha256(f"{state}|{answer}".encode()).hexdigest()[:8]
 
 
 Script = list[bool]
@@ -437,7 +437,7 @@ Script = list[bool]
 
 
 def alone(number: int, script: Script) -> str:
-    """What a conversation comes to without any engine."""
+    """Return the result of a conversation without an engine."""
     state = str(number)
     for is_question in script:
         state = fold(state, f"re: {state}" if is_question else "world")
@@ -457,19 +457,19 @@ def test_company_changes_no_result(
     scripts: list[Script], workers: int, width: int, max_batch: int, max_age: float, remember: bool
 ) -> None:
     waves = Waves(workers=workers, max_conversations=width, max_age=max_age)
-    ask: Callable[[str], Coroutine[Any, Any, str]] = waves.port(
+    ask: Callable[[str], Coroutine[Any, Any, str]] = waves.batched(
         Echo(max_batch), {} if remember else None, str if remember else None
     )
 
     async def conversation(number: int, script: Script) -> str:
         state = str(number)
         for is_question in script:
-            said = await ask(state) if is_question else "world"
-            state = fold(state, said) if is_question else await waves.world(fold, state, said)
+            answer = await ask(state) if is_question else "world"
+            state = fold(state, answer) if is_question else await waves.world(fold, state, answer)
         return state
 
-    found = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
-    assert found == [alone(number, script) for number, script in enumerate(scripts)]
+    results = waves.run(partial(conversation, number, script) for number, script in enumerate(scripts))
+    assert results == [alone(number, script) for number, script in enumerate(scripts)]
 
 
 def test_requests_are_made_ready_while_the_backend_answers_others() -> None:
@@ -496,7 +496,7 @@ def test_requests_are_made_ready_while_the_backend_answers_others() -> None:
 
     backend, loop = Reading(), threading.get_ident()
     waves = Waves(workers=2, max_age=0.0)
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
     assert waves.run([partial(ask, "first"), partial(ask, "late")]) == ["re: first, read", "re: late, read"]
     assert len(backend.readers) == 1 and not backend.readers & {*backend.threads, loop}
 
@@ -504,7 +504,7 @@ def test_requests_are_made_ready_while_the_backend_answers_others() -> None:
 def test_a_narrow_wave_has_patience_and_one_a_quarter_full_has_none() -> None:
     clock = Manual(now=100.0)
     waves, released = Waves(workers=1, max_age=1.0, patience=4.0, clock=clock), threading.Event()
-    narrow, wide = (waves.port(Echo(max_batch=8)) for _ in range(2))
+    narrow, wide = (waves.batched(Echo(max_batch=8)) for _ in range(2))
     seen = list[list[int]]()
 
     async def watching() -> None:
@@ -515,8 +515,8 @@ def test_a_narrow_wave_has_patience_and_one_a_quarter_full_has_none() -> None:
             seen.append([counts.waves for counts in waves.counts])
         released.set()
 
-    asked = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
-    waves.run([partial(waves.world, blocked, released), watching, *asked])
+    requests = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
+    waves.run([partial(waves.world, blocked, released), watching, *requests])
     assert seen == [[0, 1], [0, 1], [1, 1]]
 
 
@@ -543,7 +543,7 @@ class Line:
 
 def test_in_a_loop_of_the_users_own_a_question_is_answered_and_questions_share_waves_and_connections() -> None:
     waves, backend, line = Waves(), Echo(), Line()
-    ask, ask_far = waves.port(backend), waves.port(line)
+    ask, ask_far = waves.batched(backend), waves.batched(line)
 
     async def alone() -> list[str]:
         return [await ask("a"), await ask_far("b"), await waves.world(str.upper, "c")]
@@ -564,7 +564,7 @@ def test_in_a_loop_of_the_users_own_a_question_is_answered_and_questions_share_w
 
 def test_a_question_that_is_cancelled_before_its_wave_leaves_is_not_asked() -> None:
     waves, backend, released = Waves(max_age=PATIENCE), Echo(), threading.Event()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def main() -> str:
         async with waves.open():
@@ -573,18 +573,18 @@ def test_a_question_that_is_cancelled_before_its_wave_leaves_is_not_asked() -> N
             gone = asyncio.create_task(ask("gone"))
             await settle()
             gone.cancel()
-            kept = asyncio.create_task(ask("kept"))
+            surviving = asyncio.create_task(ask("kept"))
             await settle()
             released.set()
             await world
-            return await kept
+            return await surviving
 
     assert asyncio.run(main()) == "re: kept" and backend.waves == [["kept"]]
 
 
 def test_a_failed_run_inside_an_open_engine_leaves_it_usable() -> None:
     waves, backend = Waves(), Echo()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def fail() -> str:
         await ask("first")
@@ -601,7 +601,7 @@ def test_a_failed_run_inside_an_open_engine_leaves_it_usable() -> None:
 
 def test_two_event_loops_cannot_share_an_engine_at_the_same_time() -> None:
     waves, backend = Waves(), Echo()
-    ask = waves.port(backend)
+    ask = waves.batched(backend)
 
     async def main() -> None:
         async with waves.open():

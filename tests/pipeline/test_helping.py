@@ -96,7 +96,7 @@ def test_what_a_helper_has_played_is_the_stage_s_own(
     assert "attempt resumed: cached_plays=" in capsys.readouterr().err
     help_job(config, job(name), inputs_of(config, name))
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.split(maxsplit=1)[1] == "nothing is left to help with"
+    assert said == f"helper ended, no block is left: stage={name}"
 
 
 def without_parts(project: Path) -> dict[str, dict[str, bytes]]:
@@ -141,7 +141,7 @@ def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: 
     slept: list[float] = []
     with caplog.at_level("INFO"):
         help_job(config, job("evaluate"), inputs_of(config, "evaluate"), patience=3.0, sleep=slept.append)
-    assert sum(slept) == 3.0 and "nothing to help with" in caplog.messages[-1]
+    assert sum(slept) == 3.0 and "stage has not begun" in caplog.messages[-1]
     key = fingerprint_of(config, job("evaluate"), inputs_of(config, "evaluate"))
     assert not (project / "outputs/.artifacts" / f"evaluate-{key}").exists()
 

@@ -245,9 +245,8 @@ def test_a_stage_is_added_by_its_module_with_its_row_and_its_script(tmp_path: Pa
     lines = [["collect", *overrides], ["perturb", *overrides], ["count_words", *overrides], ["count_words", *overrides]]
     said = r2v(*("|".join(line) for line in [*lines, ["stages"]]))
     assert json.loads((tmp_path / "outputs/words/chain_noisy/words.json").read_text())["words"] > 0
-    assert re.search(r"^words +up to date", said, re.M) and re.search(
-        r"^12 +words +r2v count_words +perturb", said, re.M
-    )
+    assert "stage up to date: stage=words" in said
+    assert re.search(r"^12 +words +r2v count_words +perturb", said, re.M)
     assert "count_words" in r2v("run_all|desk|--dry-run")
 
 

@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_work_goes_on(
     (tmp_path / "outputs").write_text("a file, where a folder should be")
     with recorded_run(tmp_path, "mrp", ["bc"]) as run, run.stage("bc"):
         pass
-    assert "`r2v status` will not show this run" in caplog.text
+    assert "run not recorded for `r2v status`" in caplog.text
 
 
 def test_what_a_stage_paid_is_what_was_billed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import load
-from r2v.pipeline.prefetch import wanted
+from r2v.pipeline.prefetch import downloads
 from r2v.storage.weights import BUNDLED
 
 TEACHER = "teacher.model_name=lab/large"
 
 
 def names(*overrides: str) -> list[str]:
-    return [item.what for item in wanted(load(None, overrides))]
+    return [item.what for item in downloads(load(None, overrides))]
 
 
 def test_the_models_of_a_configuration_are_named_by_their_keys() -> None:

@@ -29,4 +29,4 @@ def test_a_server_on_this_machine_is_warned_about(
     server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     require_cap(load(None, [*PRICED, f"teacher.base_url={server}"]), [job("collect")], tmp_path)
-    assert f"spending at {server} has no cap: teacher.max_usd is not set" in caplog.text
+    assert f"spending has no cap, teacher.max_usd is not set: endpoints={server}" in caplog.text

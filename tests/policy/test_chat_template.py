@@ -14,7 +14,7 @@ from r2v.config import Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import UsageError
 from r2v.llm.local.decode import Drawn
-from r2v.llm.local.wording import TokenReplies
+from r2v.llm.local.token_replies import TokenReplies
 from r2v.policy import chat_template
 from r2v.policy.chat_template import ChatTemplate, ToolForm, in_order, with_stopped_clock
 from r2v.policy.prefix_tree import IGNORED

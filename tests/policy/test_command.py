@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -181,10 +182,10 @@ def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_
             when=lambda what=what: any(e["what"] == what for e in events(checkout)),
         )  # type: ignore[misc]
     said = r2v(checkout, "train_policy", "--stage", "all", *MICRO)
-    assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == ["bc"]
+    assert re.findall("^stage up to date: stage=(.*)$", said, re.M) == ["bc"]
     later = ("router_features", "router", "evaluate", "ablations")
     said = r2v(checkout, "run", "--without", *later, *MICRO)
     jobs = ["collect", "perturb", "bc", "verifier", "candidates", "preference"]
-    assert [line.split()[0] for line in said.splitlines() if line.endswith("up to date")] == jobs
+    assert re.findall("^stage up to date: stage=(.*)$", said, re.M) == jobs
     said = r2v(checkout, "train_policy", "--resume", "outputs/micro/policy/preference/checkpoint-latest")
     assert said.split()[0] == "preference" and "attempt already finished" in said

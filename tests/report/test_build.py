@@ -212,7 +212,7 @@ def test_a_report_that_fails_takes_no_result_away(
     own.parent.mkdir(parents=True)
     own.write_text("a person's")
     assert report_of(config, ["evaluate"], tmp_path) is None
-    assert "no report: InputError" in caplog.text and "r2v report" in caplog.text
+    assert "report failed: " in caplog.text and "error=InputError" in caplog.text
     assert [*own.parent.iterdir()] == [own] and own.read_text() == "a person's"
 
 

@@ -73,7 +73,7 @@ def test_an_interrupted_run_goes_on_under_its_id(collected: Path, tmp_path: Path
     assert (run.status, run.n_episodes) == ("failed", len(paid)) and 0 < len(paid) < 12
     again = sh(root, command)
     assert again.returncode == 0, again.stderr
-    assert f"resuming: {len(paid)} of 12 episodes are already collected" in again.stderr
+    assert f"collection resumed: stored={len(paid)}/12" in again.stderr
     assert again.stderr.count(seed.stand_in(BANNER)) == 2
     run = DataRegistry(root / "data").get("desk_scripted_expert-v1_20260218T210012")
     lines = run.trajectories.read_text().splitlines()

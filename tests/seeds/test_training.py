@@ -133,10 +133,10 @@ def test_an_override_of_an_earlier_stage_is_not_passed_over_in_silence(
                 )
                 == 0
             )
-    told = [line for line in capfd.readouterr().err.splitlines() if "other values" in line]
+    told = [line for line in capfd.readouterr().err.splitlines() if "other settings" in line]
     assert told == [
-        "  data/trajectories/desk_noisy was made with other values of perturbations.prompt_injection.prob; "
-        "to apply these, run its own command with them, or `r2v run`"
+        "  artifact made with other settings: path=data/trajectories/desk_noisy "
+        "keys=perturbations.prompt_injection.prob; to apply these, run its own command or `r2v run`"
     ]
 
 

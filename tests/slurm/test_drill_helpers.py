@@ -72,7 +72,7 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     slurm.wait(lambda: [state for state, _ in queued(slurm).values()] == ["RUNNING"] * 3, 300)
     preempted, cancelled, _ = helpers = sorted(queued(slurm))
     logs = [project.folder / f"logs/help_evaluate_{CHAIN}_{id_}.out" for id_ in helpers]
-    slurm.wait(lambda: all(log.exists() and " helping" in log.read_text() for log in logs), 300)
+    slurm.wait(lambda: all(log.exists() and "helper started" in log.read_text() for log in logs), 300)
     slurm.wait(lambda: plays(project.folder), 300)
     slurm.run("scontrol", "requeue", preempted)
     slurm.run("scancel", cancelled)

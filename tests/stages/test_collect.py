@@ -361,10 +361,10 @@ def test_a_helper_of_a_finished_collection_or_of_none_ends_with_a_line(
 ) -> None:
     with caplog.at_level("INFO"):
         help_job(helped_config(), job("collect"), {}, root=tmp_path, patience=0.0)
-        assert "nothing to help with" in caplog.messages[-1]
+        assert "stage has not begun" in caplog.messages[-1]
         collect_scripted(tmp_path)
         help_job(helped_config(), job("collect"), {}, root=tmp_path)
-        assert "nothing is left to help with" in caplog.messages[-1]
+        assert "no block is left" in caplog.messages[-1]
 
 
 def test_helpers_beside_it_and_a_kill_leave_the_same_run(alone: dict[str, Any], tmp_path: Path) -> None:

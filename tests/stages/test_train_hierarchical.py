@@ -159,7 +159,7 @@ def test_an_engine_draws_for_both_policies_and_is_ended_with_the_training(
     monkeypatch.setenv("VLLM_STUB_DIE_AT", "30")
     assert main([*command("policy.max_seq_len=128"), *settings]) == 0
     said = capsys.readouterr().err
-    assert "engine: vllm 0.32.0, 1 server for policies" in said and "it is started again" in said
+    assert "engine selected: vllm=0.32.0 servers=1 serves=policies" in said and "server died, restarting" in said
     assert unlisted(PLACE) == [] and not (PLACE / "served").exists()
     lines = [json.loads(line) for line in (PLACE / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 1, 2] and lines[-1]["actor/version"] > 0

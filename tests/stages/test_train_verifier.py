@@ -205,7 +205,7 @@ def test_the_price_is_told_before_anything_is_asked(
         train(root, config)
         asked = sum(bill.tokens_in for bill in emulator.ledger().bills)
     assert (
-        f"judge will be asked: {QUESTIONS} questions to gpt-5.2, about " in told[0]
+        f"judge will be asked: requests={QUESTIONS} questions to gpt-5.2, about " in told[0]
         and "by direct calls (prices of" in told[0]
     )
     guessed = int(told[0].split("questions to gpt-5.2, about ")[1].split(" ")[0].replace(",", ""))

@@ -57,7 +57,7 @@ def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
     assert run() == 4, "one epoch on 40 episodes teaches nothing"
     said = capsys.readouterr().err
     assert "candidates and what follows ask gpt-5.2, and the small policy solved 0 of 20 calibration tasks" in said
-    assert "  the rest (candidates to ablations): likely $" in said
+    assert "  price of the rest: stages=candidates..ablations likely_usd=" in said
     paid, words = len(provider.ledger().bills), ["generate_candidates", "--config", str(trust.MICRO)]
     monkeypatch.setenv(UNATTENDED, "1")
     assert main([*words, "--overrides", *PAID]) == 4, "a job of a chain"
@@ -65,11 +65,11 @@ def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
     assert len(provider.ledger().bills) == paid and main([*words, "--overrides", *PAID]) == 0, "by hand"
     assert run("--overrides", "anyway=true") == 0
     said += capsys.readouterr().err
-    assert len(provider.ledger().bills) > paid and "candidates is paid although the small policy solved 0" in said
+    assert len(provider.ledger().bills) > paid and "stage=candidates reason=the small policy solved 0" in said
     (collected,) = DataRegistry(tmp_path / "data").query()
     assert collected.success_rate > 0.9
-    assert "verifier: left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said
-    assert "there is no verifier: left out are verifier_router, features of the verifier" in said
+    assert "verifier left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said
+    assert "evaluation without a verifier: left_out=verifier_router, features of the verifier" in said
     report = json.loads(Path("outputs/micro/verifier/verifier_report.json").read_text())
     assert "stand in too few tasks to leave any of these out" in report["left_out"]
     table = Path("results/micro/structured_results/main_table.csv").read_text()
@@ -83,5 +83,5 @@ def test_with_a_cap_wrong_actions_are_executed(provider: Emulator, capsys: pytes
     words = ["--config", str(trust.MICRO), "--overrides", *PAID, "teacher.max_usd=5"]
     assert main(["collect", *words]) == 0 and main(["train_verifier", *words]) == 0
     said = capsys.readouterr().err
-    assert "recorded outcomes alone teach nothing: labels come from corrupted actions, under teacher.max_usd=5" in said
+    assert "recorded outcomes alone teach nothing, labels come from corrupted actions: teacher.max_usd=5" in said
     assert Path("outputs/micro/verifier/final").is_dir()

@@ -326,5 +326,5 @@ def test_a_finished_project_can_be_used_by_who_may_only_read_it(micro_run: Path,
     for folder in folders:
         folder.chmod(0o755)  # or nobody but root could remove it
     assert done.returncode == 0, done.stderr
-    assert "collect          up to date" in done.stderr and (tmp_path / "mine" / "index.html").exists()
+    assert "stage up to date: stage=collect" in done.stderr and (tmp_path / "mine" / "index.html").exists()
     assert entries() == before

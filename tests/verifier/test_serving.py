@@ -48,7 +48,7 @@ def question(number: int) -> ScoreRequest:
 
 def scores(server: OwnServer, adapter: Adapter, questions: Sequence[ScoreRequest]) -> list[float]:
     waves = Waves(max_conversations=64)
-    ask = waves.port(ServedVerifier([server], adapter, head=HEAD, encode=encode))
+    ask = waves.batched(ServedVerifier([server], adapter, head=HEAD, encode=encode))
     replies = waves.run(partial(ask, one) for one in questions)
     assert [reply.tokens_in for reply in replies] == [len(encode(one.messages, one.action)) for one in questions]
     return [reply.score for reply in replies]

@@ -146,7 +146,7 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     from r2v.memory.stage_table import as_json, plan_stages, stages_report
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
-    from r2v.pipeline.plan.known import known_here
+    from r2v.pipeline.plan.benchmark_facts import facts_here
     from r2v.slurm.estimate import planned_by_headers
 
     config = _config(values)
@@ -154,7 +154,7 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     rows, jobs = selection(config)[0], list[dry_run.PlannedWork]()
     machines = {row.name: _machine(values) for row in rows}
     try:
-        jobs = planned_by_headers(config, rows, known_here(config), **given)
+        jobs = planned_by_headers(config, rows, facts_here(config), **given)
         times = [*dry_run.time_table(jobs), *dry_run.time_basis(jobs), _COUNTS]
     except UsageError as error:  # without the benchmark installed, the memory plan still holds
         times = [f"no times: {error}"]

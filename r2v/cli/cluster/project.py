@@ -100,9 +100,9 @@ def _cluster(values: argparse.Namespace) -> int:
 
 
 def _prefetch(arguments: argparse.Namespace) -> int:
-    from r2v.pipeline.prefetch import wanted
+    from r2v.pipeline.prefetch import downloads
 
-    for item in wanted(load_config(arguments)):
+    for item in downloads(load_config(arguments)):
         here = item.here()
         if here or arguments.dry_run:
             print(f"{item.what}: {'here' if here else 'to be fetched'}")

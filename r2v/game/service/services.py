@@ -211,7 +211,7 @@ class BatchService:
 
     async def _play(self, job: BatchJob, waves: Waves, models: dict[ModelAgent, ChatModel]) -> None:
         predecessors = Predecessors()
-        wait_for: Callable[[tuple[str, ...]], Coroutine[Any, Any, None]] = waves.port(predecessors)
+        wait_for: Callable[[tuple[str, ...]], Coroutine[Any, Any, None]] = waves.batched(predecessors)
         open_tasks = [task for task in job.tasks if task.id not in job.done]
 
         async def play(task: BatchTask) -> Interaction:

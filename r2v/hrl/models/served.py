@@ -86,7 +86,7 @@ class ServedRoles:
             async def complete(draw: Draw) -> Drawn:
                 prompt = prompts[draw.prompt]
                 try:
-                    return await client.complete(client.place_of(*prompt), prompt, draw, end_ids)
+                    return await client.complete(client.server_index(*prompt), prompt, draw, end_ids)
                 except Unanswered as error:
                     raise UsageError(f"{error}; prompts are at most policy.max_seq_len") from None
 
@@ -94,4 +94,4 @@ class ServedRoles:
 
     async def _forget(self, adapter: Adapter) -> None:
         async with EngineClient(self.servers, None) as client:
-            await asyncio.gather(*(client.forget(index, adapter) for index in range(len(self.servers))))
+            await asyncio.gather(*(client.unload(index, adapter) for index in range(len(self.servers))))

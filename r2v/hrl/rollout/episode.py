@@ -244,7 +244,7 @@ def play_many(
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
     waves = checker.waves(rollout) if isinstance(checker, PlayedChecker) else _waves(rollout)
     actor, guidance = (
-        waves.port(Generator(roles, role, versions.get(role, 0), rows)) for role in ("actor", "guidance")
+        waves.batched(Generator(roles, role, versions.get(role, 0), rows)) for role in ("actor", "guidance")
     )
     context = EpisodeContext(
         actor=actor,

@@ -22,7 +22,7 @@ from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.engines.client import Adapter
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import PrefixCache
-from r2v.llm.local.wording import end_ids
+from r2v.llm.local.token_replies import end_ids
 from r2v.memory.on_device.retry_on_oom import retry_on_oom
 from r2v.randomness import Key
 
@@ -73,7 +73,7 @@ class Generator:
             if prompt_cache is None:
                 prompt_cache = model.device.type == "cpu"  # the plan of a GPU's memory does not include it
             local = roles.served is None
-            self._prefixes = PrefixCache(model) if local and prompt_cache and PrefixCache.serve(model) else None
+            self._prefixes = PrefixCache(model) if local and prompt_cache and PrefixCache.supports(model) else None
         self._adapter = None if local else roles.published(role)
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad

@@ -127,7 +127,7 @@ def task_states(
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
     with roles.gathered("actor"):
         waves = engine(rollout, world.benchmark)
-        generate = waves.port(Generator(roles, "actor", rows=rows))
+        generate = waves.batched(Generator(roles, "actor", rows=rows))
         actor = GeneratedReplies(generate=generate, encoder=encoder).actor(max_tokens)
         own: Iterable[partial[Coroutine[Any, Any, list[TaskState]]]] = (
             partial(_states, world.start(spec), actor, waves) for spec in ranks.local_share(specs)

@@ -1,1 +1,1 @@
-"""Serving engines: the policy served beside the stage that plays it, with R2V's own draws, renderer and records."""
+"""Serving engines: vLLM servers for the policy, the verifier and an open-weights teacher, with R2V's keyed sampling."""

@@ -1,11 +1,11 @@
-"""The client of an engine's servers: requests that outlive a server, and adapters that it is made to know.
+"""HTTP client of an engine's servers: retries requests over server restarts and loads LoRA adapters on demand.
 
     client = EngineClient(servers, adapter)
     async with client:
-        answer = await client.ask(place, "/v1/completions", body)
+        answer = await client.ask(client.server_index(seed, task), "/v1/completions", body)
 
-A server that dies is started again (`r2v.llm.engines.servers`) and what it owed is asked again. What it refuses is a
-refused request (`Unanswered`); an engine that cannot be had is an EnvironmentFault.
+A dead server is restarted (`r2v.llm.engines.servers`) and its unanswered requests are sent again. A request that the
+server refuses raises `Unanswered`; an unavailable engine raises EnvironmentFault.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from r2v.randomness import digest
 
 _ATTEMPTS = 6
 _IN_FLIGHT = 256
-"""Requests that wait at one server at a time; it has a queue of its own, and a process only so many sockets."""
+"""Most requests open at one server: a process has a limited number of sockets, and the server queues anyway."""
 _ANSWER_SECONDS = 900.0
+"""Request timeout: a completion may wait in the queue of a loaded server for minutes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Adapters by the name that stands for their content, and the folder that a server reads them from."""
+    """A LoRA adapter: a name derived from its content, and the folder that servers load it from."""
 
     name: str
     folder: Path
 
 
 class EngineClient:
-    """What a `Remote` behind an engine needs, for the length of a run: its HTTP side, a thread to encode in, and the
-    tasks that are under way."""
+    """HTTP connections, encoder thread and running tasks of a `Remote` behind an engine, open for one run."""
 
     def __init__(self, servers: Sequence[EngineServer], adapter: Adapter | None) -> None:
         self.servers, self.adapter = servers, adapter
@@ -65,7 +65,7 @@ class EngineClient:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=_IN_FLIGHT)
         self._client = httpx2.AsyncClient(timeout=_ANSWER_SECONDS, limits=limits, trust_env=False)
         self._encoder = ThreadPoolExecutor(1)
-        self._rooms = [asyncio.Semaphore(_IN_FLIGHT) for _ in self.servers]
+        self._slots = [asyncio.Semaphore(_IN_FLIGHT) for _ in self.servers]
         self._loading = asyncio.Lock()
         await asyncio.gather(*(server.ready() for server in self.servers))
         return self
@@ -80,7 +80,7 @@ class EngineClient:
         self._encoder.shutdown(wait=False, cancel_futures=True)
 
     def start(self, replies: Iterable[Coroutine[Any, Any, T]]) -> Sequence[asyncio.Task[T]]:
-        """Their tasks, in order; those that are under way at the end of the run are cancelled."""
+        """Return one task per coroutine, in order; tasks still running when the client closes are cancelled."""
         tasks = [asyncio.get_running_loop().create_task(reply) for reply in replies]
         for task in tasks:
             self._tasks.add(task)
@@ -88,23 +88,23 @@ class EngineClient:
         return tasks
 
     async def encoded(self, encode: Callable[..., T], *parts: Any) -> T:
-        """What `encode` makes of these, in a thread beside the event loop."""
+        """Return `encode(*parts)`, computed in the encoder thread so that the event loop stays free."""
         return await asyncio.get_running_loop().run_in_executor(self._encoder, encode, *parts)
 
-    def place_of(self, *parts: Any) -> int:
-        """The server that a conversation stays with, whose cache holds its prefix."""
+    def server_index(self, *parts: Any) -> int:
+        """Return the server for a conversation: always the same one, whose prefix cache holds the earlier turns."""
         return int.from_bytes(digest(*parts)[:4], "big") % len(self.servers)
 
-    async def ask(self, place: int, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer of a server to a request. Raises Unanswered where it refuses it, EnvironmentFault where there
-        is no answer to be had, InputError for adapters that it cannot load."""
-        async with self._rooms[place]:
-            return await self._answer(self.servers[place], path, body)
+    async def ask(self, index: int, path: str, body: dict[str, Any]) -> Any:
+        """Return the JSON answer of server `index`. Raises Unanswered if it refuses the request, EnvironmentFault if it
+        gives no answer, InputError for an adapter that it cannot load."""
+        async with self._slots[index]:
+            return await self._answer(self.servers[index], path, body)
 
-    async def complete(self, place: int, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> Drawn:
-        """One completion. Raises as `ask`; a reply that the server cut short is refused too."""
-        url = self.servers[place].url
-        answer = await self.ask(place, COMPLETIONS, completion_body(self.model, prompt, draw, end_ids))
+    async def complete(self, index: int, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> Drawn:
+        """Return one completion. Raises as `ask`, and Unanswered for a reply shorter than requested."""
+        url = self.servers[index].url
+        answer = await self.ask(index, COMPLETIONS, completion_body(self.model, prompt, draw, end_ids))
         try:
             return read_completion(answer, draw.max_tokens, end_ids)
         except Shortened as error:
@@ -116,10 +116,10 @@ class EngineClient:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EnvironmentFault(f"policy.engine={url}: not a completion of vLLM ({error!r})") from None
 
-    async def forget(self, place: int, adapter: Adapter) -> None:
-        """Take adapters from a server that will not be asked for them again; one that has not got them is content."""
-        with suppress(httpx2.TransportError):
-            await self._post(self.servers[place], "/v1/unload_lora_adapter", {"lora_name": adapter.name})
+    async def unload(self, index: int, adapter: Adapter) -> None:
+        """Unload an adapter that is no longer needed; an error answer or a dead server is ignored."""
+        with suppress(httpx2.TransportError):  # a dead server holds no adapter
+            await self._post(self.servers[index], "/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
     async def _answer(self, server: EngineServer, path: str, body: dict[str, Any]) -> Any:
         for _ in range(_ATTEMPTS):
@@ -149,15 +149,15 @@ class EngineClient:
         return await self._client.post(f"{server.url}{path}", json=body, headers=headers)
 
     async def _load(self, server: EngineServer, adapter: Adapter) -> None:
-        """Make the adapters known to a server, once for all who wait for them."""
+        """Load the adapter into a server, one request at a time; vLLM answers "already been loaded" to the others."""
         body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
         async with self._loading:
             try:
                 answer = await self._post(server, "/v1/load_lora_adapter", body)
             except httpx2.TransportError:
-                return  # the request that needs them finds the server dead, and waits for it
+                return  # the retried request detects the dead server and waits for its restart
         if answer.status_code >= 400 and "already been loaded" not in answer.text:
             raise InputError(
-                f"{adapter.folder}: the engine cannot load these adapters ({reason_of(answer.status_code, answer.text)}"
-                "); it has to see this folder, and base and rank must be those that it was started with"
+                f"{adapter.folder}: the engine cannot load this adapter ({reason_of(answer.status_code, answer.text)}"
+                "); the server must be able to read this folder, and must serve the same base model and LoRA rank"
             )

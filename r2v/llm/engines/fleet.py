@@ -1,8 +1,8 @@
-"""The fleet: the servers of a stage, one on each GPU that it sees, or the one behind a URL, shared by all policies.
+"""Fleet: a stage's engine servers, one per visible GPU, or the one external server behind a URL.
 
     servers = fleet_of(engine, model, home=..., gpus=["0", "1"])
 
-Every policy on the same base is an adapter of the same servers. They live until this process ends.
+All policies of a base model share its servers, each as a LoRA adapter. Servers run until this process ends.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FLEETS: dict[tuple[object, ...], Sequence[EngineServer]] = {}
 
 
 def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]) -> Sequence[EngineServer]:
-    """The servers of this engine that serve this model; none is started yet. Raises EnvironmentFault where there is no
-    engine, UsageError where somebody else's server cannot serve it."""
+    """Return the servers for this model, not started yet. Raises EnvironmentFault if no engine is installed or the URL
+    does not answer, UsageError if the external server cannot serve the model."""
     key = (engine, model, home, tuple(gpus))
     if key not in _FLEETS:
         if engine == VLLM:
@@ -37,10 +37,9 @@ def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]
             for server in own:
                 atexit.register(server.stop)
             logger.info(
-                "  engine: vllm %s, %d %s for %s",
+                "  engine selected: vllm=%s servers=%d serves=%s",
                 VLLM_VERSION,
                 len(own),
-                "server" if len(own) == 1 else "servers",
                 "verifiers" if model.pooling else "policies",
             )
             _FLEETS[key] = own
@@ -50,17 +49,17 @@ def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]
 
 
 def visible_gpus(count: int) -> list[str]:
-    """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the first `count` GPUs of CUDA_VISIBLE_DEVICES, by its names; 0 to count - 1 where it is unset."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named[:count] if named else [str(number) for number in range(count)]
 
 
 def engine_facts(engine: str, home: Path) -> dict[str, Any]:
-    """What a manifest says of the engine that a stage played with: its identity, and what was really there."""
+    """Return the manifest's entry on the engine: the configured identity and the version and models in use."""
     facts = engine_identity(engine)
     if engine == VLLM:
-        found = installed_version(home)
-        return facts | {"distribution": found[0] if found else None}
+        installed = installed_version(home)
+        return facts | {"distribution": installed[0] if installed else None}
     root = server_root(engine)
     models = _get(root, "/v1/models")["data"]
     return facts | {
@@ -76,16 +75,16 @@ def _external(root: str, model: EngineModel) -> ExternalServer:
             f"policy.engine={root}: serves {', '.join(sorted(served)) or 'nothing'}, not {BASE_NAME}; start it with "
             "`r2v engine serve`"
         )
-    room = served[BASE_NAME].get("max_model_len")
-    if isinstance(room, int) and room < model.max_model_len:
+    context = served[BASE_NAME].get("max_model_len")
+    if isinstance(context, int) and context < model.max_model_len:
         raise UsageError(
-            f"policy.engine={root}: takes {room} tokens, policy.max_seq_len is {model.max_model_len}; lower it, or "
+            f"policy.engine={root}: takes {context} tokens, policy.max_seq_len is {model.max_model_len}; lower it, or "
             "start the server with more"
         )
     version = str(_get(root, "/version").get("version", "unknown")).partition("+")[0]
     if version != VLLM_VERSION:
-        logger.warning("  engine: %s is vllm %s; R2V is tested with %s", root, version, VLLM_VERSION)
-    logger.info("  engine: %s, vllm %s, serves %s", root, version, served[BASE_NAME].get("root", BASE_NAME))
+        logger.warning("  engine version untested: url=%s vllm=%s tested=%s", root, version, VLLM_VERSION)
+    logger.info("  engine selected: url=%s vllm=%s model=%s", root, version, served[BASE_NAME].get("root", BASE_NAME))
     return ExternalServer(root, keys.read_key(ENGINE_KEY_ENV))
 
 

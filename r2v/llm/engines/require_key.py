@@ -1,6 +1,6 @@
-"""The key at every path of the engine's server: vLLM itself asks for it at some, and serves /invocations to anybody.
+"""ASGI middleware that requires the key at every path of the engine's server; vLLM leaves some open (/invocations).
 
-It runs in the engine's own Python, which has no r2v, as ASGI middleware (`--middleware`).
+It runs in the engine's own Python, where r2v is not installed (`--middleware`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[Any]]
 _Send = Callable[[dict[str, Any]], Awaitable[None]]
 _OPEN_PATH = "/health"
-"""By which a server that starts is waited for; it tells nothing else."""
+"""Open without a key: it tells only that the server is up."""
 
 
 class RequireKey:
-    """Answers 401 to a request that does not bring the server's key."""
+    """Middleware that answers 401 to requests without the server's key."""
 
     def __init__(self, app: Callable[[_Scope, _Receive, _Send], Awaitable[None]]) -> None:
         self._app, self._authorization = app, f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Hand the request on, or answer it."""
+        """Pass the request on, or reject it."""
         if scope["type"] == "lifespan" or scope["path"] == _OPEN_PATH or self._keyed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

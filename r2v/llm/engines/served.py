@@ -1,12 +1,12 @@
-"""Served: the policy behind a serving engine, as a `Remote`: thousands of requests out at once.
+"""Policy behind a serving engine, as a `Remote` with thousands of requests in flight.
 
     served = Served(servers, adapter, encode=encode, end_ids=ends, replies=TokenReplies(tokenizer, "slm", price))
     slm = waves.model(served)
 
-Prompts are encoded in a thread beside the event loop. A conversation stays with one server, whose cache holds its
-prefix. A server that dies is started again and what it owed is asked again (`r2v.llm.engines.client`): draws are keyed,
-so the answers are those it would have given, and no conversation notices. A prompt that the server refuses, and a reply
-that it cut short, is a refused request (`Unanswered`); an engine that cannot be had is an EnvironmentFault.
+Prompts are encoded in a separate thread. A conversation stays with one server, whose prefix cache holds its earlier
+turns. A dead server is restarted and its unanswered requests are sent again (`r2v.llm.engines.client`); draws are
+keyed, so the answers are the same. A refused prompt or a shortened reply raises `Unanswered`, an unavailable engine
+EnvironmentFault.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from types import TracebackType
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.decode import Draw, Drawn
-from r2v.llm.local.wording import TokenReplies, num_drawn
+from r2v.llm.local.token_replies import TokenReplies, num_drawn
 from r2v.llm.types import Reply, Request
 from r2v.wire.message import Message
 
 _SESSION_PARTS = 2
-"""Parts of a key that are the conversation's: seed and task."""
+"""Leading parts of a request's key that name its conversation: seed and task."""
 
 
 class Served:
-    """A `Remote[Request, Reply]` (see `r2v.llm.types`) of the base model, or of it with adapters."""
+    """A `Remote[Request, Reply]` (see `r2v.llm.types`) of the base model, with an adapter or without."""
 
     max_batch = 100_000
     max_age = 0.0
@@ -46,7 +46,7 @@ class Served:
 
     @property
     def servers(self) -> Sequence[EngineServer]:
-        """Who answers."""
+        """Engine servers that answer the requests."""
         return self.client.servers
 
     async def __aenter__(self) -> Served:
@@ -59,7 +59,7 @@ class Served:
         await self.client.__aexit__(kind, error, trace)
 
     def send(self, requests: Sequence[Request]) -> Sequence[asyncio.Future[Reply]]:
-        """One future reply per request, in order."""
+        """Return one future reply per request, in order."""
         return self.client.start(self._reply(request) for request in requests)
 
     async def _reply(self, request: Request) -> Reply:
@@ -68,5 +68,5 @@ class Served:
         return self._replies.reply(len(prompt), drawn * (request.num_samples // len(drawn)))
 
     async def _complete(self, prompt: Sequence[int], request: Request, k: int) -> Drawn:
-        place = self.client.place_of(*request.key[:_SESSION_PARTS])
-        return await self.client.complete(place, prompt, Draw.of(request, k), self._end_ids)
+        index = self.client.server_index(*request.key[:_SESSION_PARTS])
+        return await self.client.complete(index, prompt, Draw.of(request, k), self._end_ids)

@@ -1,14 +1,14 @@
-"""Servers: one engine process of ours, started, watched and started again; or somebody else's, which is waited for.
+"""Engine servers: R2V's own processes, which it restarts, and external ones, which it waits for.
 
     server = OwnServer(python=..., model=...)
-    await server.ready()                  # started where it is not running; returns once /health says 200
+    await server.ready()                  # starts it if necessary; returns once /health answers 200
     life = server.lives
     ...                                   # a request fails
-    await server.recover(life)            # alive again, whoever asked first; raises EnvironmentFault in the end
+    await server.recover(life)            # restarts it once for all callers; raises EnvironmentFault after three deaths
     server.stop()
 
-A server listens on a free port of the loopback under a random key, which stands in its environment alone. Its launcher
-(`r2v.llm.engines.launcher`) ends it when this process is gone, however that went.
+A server listens on a free loopback port under a random key, which is only in its environment. Its launcher
+(`r2v.llm.engines.launcher`) ends it when this process is gone, even by kill -9.
 """
 
 from __future__ import annotations
@@ -33,49 +33,52 @@ from r2v.log import logger
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 _READY_SECONDS = 1800.0
-"""A large model is read from a slow disk, and its kernels are compiled."""
+"""Startup timeout: a large model is read from a slow disk, and its kernels are compiled."""
 _EXTERNAL_SECONDS = 60.0
+"""Wait for an external server after a failed request: its owner may be restarting it."""
 _DYING_SECONDS = 10.0
-"""After a failed request, so long is a process watched that is about to end."""
+"""Wait after a failed request for the process to end or turn healthy, before it is restarted."""
 _DEATHS = 3
-"""Restarts without an answer between them, after which the engine is given up."""
+"""Most restarts in a row without an answer in between."""
 _PORTS = 3
-_TAKEN = "already in use"
-"""A free port may be somebody else's before the server has it: another is tried."""
+_PORT_IN_USE = "already in use"
+"""Ports tried, and vLLM's error: another process may bind the free port before the server does."""
 _EVERY = 0.1
+"""Seconds between health checks."""
 _ERROR, _NO_CAUSE = re.compile("Error|ERROR|error:|Exception"), re.compile("WARNING|INFO|See stack trace")
 
 
 class EngineServer(Protocol):
-    """One server, own or somebody else's. `url` has no last slash, `lives` counts its starts."""
+    """An engine server. `url` has no trailing slash, `lives` counts its starts."""
 
     url: str
     key: str
     lives: int
 
     async def ready(self) -> None:
-        """Returns once it answers. Raises EnvironmentFault where it can't be had."""
+        """Return once the server answers. Raises EnvironmentFault if it does not start."""
         ...
 
     async def recover(self, life: int) -> None:
-        """Returns once it answers again after a request failed in that life. Raises EnvironmentFault in the end."""
+        """Return once the server answers again after a request failed in that life. Raises EnvironmentFault if it never
+        does."""
         ...
 
     def answered(self) -> None:
-        """It gave an answer: what failed before is no reason to give it up."""
+        """Record that the server answered: earlier deaths no longer count."""
         ...
 
 
 async def healthy(url: str, key: str | None = None) -> bool:
-    """True if a server says that it can answer and, asked with a key, takes this key."""
-    asked = [urllib.request.Request(f"{url}/health")]
+    """True if the server's /health answers 200 and, given a key, it accepts the key."""
+    probes = [urllib.request.Request(f"{url}/health")]
     if key is not None:
-        asked.append(urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}))
+        probes.append(urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}))
 
     def ask() -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with suppress(OSError, urllib.error.URLError, ValueError):
-            for request in asked:
+        with suppress(OSError, urllib.error.URLError, ValueError):  # not reachable yet, or no HTTP
+            for request in probes:
                 with opener.open(request, timeout=10) as response:
                     if response.status != 200:
                         return False
@@ -85,8 +88,8 @@ async def healthy(url: str, key: str | None = None) -> bool:
     return await asyncio.to_thread(ask)
 
 
-class _OneAtATime:
-    """A lock for whichever event loop is running: a server outlives the loops of a stage's runs."""
+class _LoopLock:
+    """An asyncio lock per event loop: a server outlives the loops of a stage's runs, and runs follow one another."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +103,7 @@ class _OneAtATime:
 
 
 class OwnServer:
-    """A server that this process starts, on one GPU (`gpu`, as CUDA_VISIBLE_DEVICES names it) or on the CPU."""
+    """A server started by this process, on one GPU (`gpu`, a name of CUDA_VISIBLE_DEVICES) or on the CPU."""
 
     def __init__(self, python: Path, model: EngineModel, gpu: str | None = None, *, host: str = "127.0.0.1") -> None:
         self.python, self.model, self.gpu, self.host = python, model, gpu, host
@@ -108,26 +111,26 @@ class OwnServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._deaths = 0
-        self._turn = _OneAtATime()
+        self._lock = _LoopLock()
 
     @property
     def pid(self) -> int | None:
-        """The launcher's process id."""
+        """Process id of the launcher; None while no server runs."""
         return None if self._process is None else self._process.pid
 
     async def ready(self) -> None:
-        async with self._turn():
+        async with self._lock():
             if not self._alive():
                 await self._start()
 
     async def recover(self, life: int) -> None:
-        async with self._turn():
+        async with self._lock():
             if self.lives != life:
                 return
             until = time.monotonic() + _DYING_SECONDS
             while self._alive() and time.monotonic() < until:
                 if await healthy(self.url, self.key):
-                    await asyncio.sleep(5 * _EVERY)  # one that is dying still says 200 for a moment
+                    await asyncio.sleep(5 * _EVERY)  # a dying server still answers 200 for a moment
                     if self._alive() and await healthy(self.url, self.key):
                         return
                 await asyncio.sleep(_EVERY)
@@ -135,7 +138,7 @@ class OwnServer:
             last = self._last_line()
             if self._deaths > _DEATHS:
                 raise EnvironmentFault(f"policy.engine: the engine died {self._deaths} times without an answer: {last}")
-            logger.warning("  engine: the server died (%s); it is started again", last)
+            logger.warning("  engine server died, restarting: error=%s", last)
             await self._start()
 
     def answered(self) -> None:
@@ -147,12 +150,12 @@ class OwnServer:
             self._process.terminate()
             try:
                 self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()  # Linux then kills the server too
+            except subprocess.TimeoutExpired:  # a hung launcher; Linux kills its server with it
+                self._process.kill()
                 self._process.wait()
             self._process = None
         if self._scratch is not None:
-            _kill_those_in(self._scratch)
+            _kill_workers_in(self._scratch)
             remove_own(self._scratch, TEMPORARY)
             self._scratch = None
 
@@ -164,12 +167,12 @@ class OwnServer:
         for attempt in range(_PORTS):
             self._launch(_free_port())
             if await self._until_healthy(began + _READY_SECONDS):
-                logger.info("  engine: ready after %.0f s", time.monotonic() - began)
+                logger.info("  engine ready: seconds=%.0f", time.monotonic() - began)
                 return
             why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
             last = self._last_line()
             self.stop()
-            if attempt == _PORTS - 1 or _TAKEN not in last:
+            if attempt == _PORTS - 1 or _PORT_IN_USE not in last:
                 raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
 
     def _launch(self, port: int) -> None:
@@ -186,13 +189,13 @@ class OwnServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._scratch,
-                start_new_session=True,  # what kills our process group must leave it, to end the server's workers
+                start_new_session=True,  # a kill of our process group spares the launcher, which ends the workers
             )
         self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
 
     async def _until_healthy(self, until: float) -> bool:
-        """True if it became ready before it ended and before its time was over. Another server that was given the same
-        port first answers too, but not to this key."""
+        """True if the server became ready, False if it ended or `until` (monotonic seconds) passed. The key tells it
+        from another server that bound the port first."""
         while not await healthy(self.url, self.key):
             if not self._alive() or time.monotonic() > until:
                 return False
@@ -200,7 +203,7 @@ class OwnServer:
         return True
 
     def _last_line(self) -> str:
-        """What the log says last of an error, on one line, or how the server ended."""
+        """Return the last error of the server's log on one line, or its exit code."""
         text = "" if self._scratch is None else (self._scratch / "log").read_text(errors="replace")
         errors = [line for line in text.splitlines() if _ERROR.search(line) and not _NO_CAUSE.search(line)]
         code = None if self._process is None else self._process.poll()
@@ -208,17 +211,17 @@ class OwnServer:
 
 
 class ExternalServer:
-    """A server that somebody else started and looks after."""
+    """A server that the user runs: R2V waits for it and never restarts it."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url, self.key, self.lives = url, key, 1
-        self._turn = _OneAtATime()
+        self._lock = _LoopLock()
 
     async def ready(self) -> None:
         await self._wait(0.0)
 
     async def recover(self, life: int) -> None:
-        async with self._turn():
+        async with self._lock():
             await self._wait(_EXTERNAL_SECONDS)
 
     def answered(self) -> None:
@@ -232,13 +235,13 @@ class ExternalServer:
             await asyncio.sleep(5 * _EVERY)
 
 
-def _kill_those_in(scratch: Path) -> None:
-    """End workers whose launcher, leader and server were all killed at once: on Linux, whoever works in that folder,
-    which is nobody else's."""
-    for place in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):  # it has ended meanwhile, or is somebody else's
-            if place.readlink() == scratch.resolve():
-                os.kill(int(place.parent.name), signal.SIGKILL)
+def _kill_workers_in(scratch: Path) -> None:
+    """Kill workers left after their launcher, leader and server were killed together: on Linux, every process whose
+    working directory is the private scratch folder."""
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):  # ended meanwhile, or another user's process
+            if cwd.readlink() == scratch.resolve():
+                os.kill(int(cwd.parent.name), signal.SIGKILL)
 
 
 def _free_port() -> int:

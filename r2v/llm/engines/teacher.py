@@ -1,9 +1,9 @@
-"""A served teacher: an open-weights LLM behind a server of the chain's own, asked like any OpenAI-compatible endpoint.
+"""Served teacher: an open-weights LLM behind R2V's own server, called as an OpenAI-compatible endpoint.
 
-    provider = ServedTeacher(rate, place)     # place: a server beside the stage, or that of a Slurm job
+    provider = ServedTeacher(rate, locator)     # locator: `StageServer` or `JobServer`
 
-Where its server is stands in no configuration: it is asked for again whenever a connection fails, for a server that was
-killed comes back on another port or node, under another key.
+The server's address is not configured but looked up again whenever a connection fails, since a restarted server has
+another port or node and another key.
 """
 
 from __future__ import annotations
@@ -34,95 +34,96 @@ from r2v.storage.model_identity import is_here, model_folder
 from r2v.storage.paths import ENGINES
 from r2v.storage.record import wait
 
-ADDRESS, ASKED = "address.json", "asked"
-"""In the folder of a job's server: where it is, and when it was last asked."""
+ADDRESS, LAST_REQUEST = "address.json", "asked"
+"""Files in the folder of a job's server: its address, and a file touched while stages send requests."""
 _EVERY = 2.0
+"""Seconds between looks for the server's address."""
 _TOUCH_EVERY = 10.0
-"""Seconds; the job ends after many times as long without a touch."""
-_TOLD_AS = "teacher's server"
+"""Least seconds between two touches; the job ends after many times as long without one."""
+_WAIT_NAME = "teacher's server"
 _MEMORY = 0.5
-"""Of each GPU, beside the policy that plays on it."""
-_BESIDE: dict[EngineModel, OwnServer] = {}
+"""Share of each GPU's memory; the rest is for the policy that runs there too."""
+_STAGE_SERVERS: dict[EngineModel, OwnServer] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """A server as it can be asked now."""
+    """Current address of a server."""
 
     url: str
-    """Its root, without a last slash."""
+    """Root URL, without a trailing slash."""
     key: str
 
 
-class Place(Protocol):
-    """A source of a server's address."""
+class ServerLocator(Protocol):
+    """Finds the address of a server that may move."""
 
     async def find(self) -> Address:
-        """Its address, once it answers. Raises EnvironmentFault where it cannot be had."""
+        """Return the address once the server answers. Raises EnvironmentFault if it never does."""
         ...
 
-    async def lost(self) -> None:
-        """A connection to it failed."""
+    async def connection_failed(self) -> None:
+        """React to a failed connection."""
         ...
 
-    def asked(self) -> None:
-        """It is being asked."""
+    def mark_used(self) -> None:
+        """Record that a request is sent."""
         ...
 
 
 class ServedTeacher:
-    """A `Provider` whose server is looked for."""
+    """A `Provider` that looks up its server's address."""
 
     name = "openai"
 
-    def __init__(self, rate: Rate, place: Place) -> None:
-        self._rate, self._place = rate, place
+    def __init__(self, rate: Rate, locator: ServerLocator) -> None:
+        self._rate, self._locator = rate, locator
         self._bodies = OpenAI(rate, keyless=True)
-        self._found: tuple[Address, OpenAI] | None = None
-        self._turn = asyncio.Lock()
+        self._openai: OpenAI | None = None
+        self._lock = asyncio.Lock()
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """As OpenAI's chat completions have it."""
+        """Return the body of an OpenAI chat completion."""
         return self._bodies.request_body(request)
 
     async def call(self, request: ProviderRequest) -> CallResult:
-        """Send it now, once."""
+        """Send the request once, without retries."""
         client = await self._client()
-        self._place.asked()
+        self._locator.mark_used()
         try:
             return await client.call(request)
         except ProviderFault as fault:
-            if fault.status is None:
-                await self._forget(client)
+            if fault.status is None:  # no HTTP answer: the server may have moved
+                await self._discard(client)
             raise
 
     async def ping(self) -> None:
-        """Wait until it is there."""
+        """Wait until the server answers."""
         await self._client()
 
     async def close(self) -> None:
-        """Close the connections; the server stays."""
-        if self._found is not None:
-            await self._found[1].close()
-        self._found, self._turn = None, asyncio.Lock()  # the next run has an event loop of its own
+        """Close the connections; the server keeps running."""
+        if self._openai is not None:
+            await self._openai.close()
+        self._openai, self._lock = None, asyncio.Lock()  # the next run has its own event loop
 
     async def _client(self) -> OpenAI:
-        async with self._turn:
-            if self._found is None:
-                address = await self._place.find()
-                self._found = address, OpenAI(self._rate, base_url=f"{address.url}/v1", key=address.key)
-            return self._found[1]
+        async with self._lock:
+            if self._openai is None:
+                address = await self._locator.find()
+                self._openai = OpenAI(self._rate, base_url=f"{address.url}/v1", key=address.key)
+            return self._openai
 
-    async def _forget(self, client: OpenAI) -> None:
-        async with self._turn:
-            if self._found is not None and self._found[1] is client:
-                self._found = None
+    async def _discard(self, client: OpenAI) -> None:
+        async with self._lock:
+            if self._openai is client:  # of several calls that failed together, the first replaces it
+                self._openai = None
                 await client.close()
-                await self._place.lost()
+                await self._locator.connection_failed()
 
 
-class BesideStage:
-    """A server that this process starts, and starts again."""
+class StageServer:
+    """Locator of a server that this process starts and restarts."""
 
     def __init__(self, server: OwnServer) -> None:
         self._server = server
@@ -132,63 +133,62 @@ class BesideStage:
         self._server.answered()
         return Address(url=self._server.url, key=self._server.key)
 
-    async def lost(self) -> None:
+    async def connection_failed(self) -> None:
         await self._server.recover(self._server.lives)
 
-    def asked(self) -> None:
+    def mark_used(self) -> None:
         pass
 
 
-class OfJob:
-    """The server of a Slurm job, which writes its address into a folder of the checkout. The runner of the stage's own
-    job submits it, and submits it again (`r2v.slurm.job.teacher_job`)."""
+class JobServer:
+    """Locator of a Slurm job's server, which writes its address into a folder of the checkout. The runner of the
+    stage's job submits and resubmits that job (`r2v.slurm.job.teacher_job`)."""
 
     def __init__(self, folder: Path, patience: float) -> None:
         self._folder, self._patience = folder, patience
-        self._told = 0.0
+        self._last_touch = 0.0
 
     async def find(self) -> Address:
         until = time.time() + self._patience
-        told = False
+        waiting = False
         while True:
-            self.asked()
-            found = read_address(self._folder)
-            if found is not None and await healthy(found.url):
-                if told:
-                    wait(_TOLD_AS, None)
-                return found
+            self.mark_used()
+            address = read_address(self._folder)
+            if address is not None and await healthy(address.url):
+                if waiting:
+                    wait(_WAIT_NAME, None)
+                return address
             if not os.environ.get("SLURM_JOB_ID"):
                 raise UsageError(
-                    "teacher.engine=job: no server of a Slurm job is there, and this is no Slurm job, which would have "
-                    "one submitted; use run_all or sbatch, or teacher.engine=vllm"
+                    "teacher.engine=job: no teacher's job is running, and only stages run by Slurm submit one; "
+                    "use run_all or sbatch, or set teacher.engine=vllm"
                 )
             if time.time() > until:
                 raise EnvironmentFault(
                     f"teacher.engine=job: no server answered for {self._patience:.0f} s; see the queue (squeue --me) "
                     "and logs/teacher_*.out, then run the same command again"
                 )
-            if not told:
-                told = True
-                logger.info("  teacher: waiting for its Slurm job")
-            wait(_TOLD_AS, "its Slurm job is not there yet", until)
+            if not waiting:
+                waiting = True
+                logger.info("  teacher waits for its Slurm job")
+            wait(_WAIT_NAME, "its Slurm job does not answer yet", until)
             await asyncio.sleep(_EVERY)
 
-    async def lost(self) -> None:
-        self.asked()
+    async def connection_failed(self) -> None:
+        self.mark_used()
 
-    def asked(self) -> None:
-        """Touch the file by which the job knows that it is needed, at most every few seconds; a disk that refuses stops
-        no question."""
-        if time.time() - self._told < _TOUCH_EVERY:
+    def mark_used(self) -> None:
+        """Touch the file that keeps the job running, at most every `_TOUCH_EVERY` seconds."""
+        if time.time() - self._last_touch < _TOUCH_EVERY:
             return
-        self._told = time.time()
-        with suppress(OSError):
+        self._last_touch = time.time()
+        with suppress(OSError):  # a full disk must not stop the request
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._folder / ASKED).touch()
+            (self._folder / LAST_REQUEST).touch()
 
 
 def read_address(folder: Path) -> Address | None:
-    """The address that a job's server wrote last; None if there is none."""
+    """Return the address that the job's server wrote; None if missing or unreadable."""
     try:
         values = json.loads((folder / ADDRESS).read_text())
         return Address(url=str(values["url"]), key=str(values["key"]))
@@ -197,12 +197,13 @@ def read_address(folder: Path) -> Address | None:
 
 
 def folder_of(teacher: TeacherConfig, root: Path) -> Path:
-    """The folder of the job that serves this teacher, for all chains of the checkout."""
+    """Return the folder of the job that serves this teacher, shared by all chains of the checkout."""
     return root / ENGINES / json_sha256([teacher.model_name, teacher.context])[:16]
 
 
 def teacher_model(teacher: TeacherConfig, *, gpus: int, memory: float) -> EngineModel:
-    """Launch settings of a teacher's server on so many GPUs (0: on the CPU). Raises as `model_folder` does."""
+    """Return the launch settings of a teacher's server on `gpus` GPUs (0: CPU), of each of which it takes the share
+    `memory`. Raises as `model_folder`."""
     return EngineModel(
         path=str(model_folder(teacher.model_name).resolve()),
         dtype="auto",
@@ -215,28 +216,28 @@ def teacher_model(teacher: TeacherConfig, *, gpus: int, memory: float) -> Engine
 
 
 def served_teacher(teacher: TeacherConfig, rate: Rate, root: Path) -> ServedTeacher:
-    """The provider of a teacher with an engine of its own. Raises EnvironmentFault where no engine is installed,
-    InputError where the model is not here."""
+    """Return the provider of a teacher with its own engine. Raises EnvironmentFault if no engine is installed,
+    InputError if the model is not on this machine."""
     if not is_here(teacher.model_name):
         raise InputError(
-            f"teacher.model_name={teacher.model_name}: not on this machine, and no job waits for a download; `r2v "
-            "prefetch` with this configuration gets it, or name a folder"
+            f"teacher.model_name={teacher.model_name}: not on this machine, and jobs do not download models; run `r2v "
+            "prefetch` with this configuration, or name a folder"
         )
     if teacher.engine == JOB:
-        return ServedTeacher(rate, OfJob(folder_of(teacher, root), teacher.outage_seconds))
+        return ServedTeacher(rate, JobServer(folder_of(teacher, root), teacher.outage_seconds))
     assert teacher.engine == VLLM
     python = engine_python(engine_home(teacher.engine_venv))
     model = teacher_model(teacher, gpus=gpus_here(), memory=_MEMORY)
-    if model not in _BESIDE:
+    if model not in _STAGE_SERVERS:
         import atexit
 
-        _BESIDE[model] = OwnServer(python, model)
-        atexit.register(_BESIDE[model].stop)
-    return ServedTeacher(rate, BesideStage(_BESIDE[model]))
+        _STAGE_SERVERS[model] = OwnServer(python, model)
+        atexit.register(_STAGE_SERVERS[model].stop)
+    return ServedTeacher(rate, StageServer(_STAGE_SERVERS[model]))
 
 
 def gpus_here() -> int:
-    """GPUs that this process was granted; no library is loaded to count them."""
+    """Return the number of GPUs granted to this process, counted without loading a library."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return len([name for name in named.split(",") if name.strip()])

@@ -1,7 +1,7 @@
-"""The wire: what is asked of a server's /v1/completions, and how its answer is read.
+"""Wire format of a server's /v1/completions: request bodies and the reading of answers.
 
-Token ids go out, made by the product's own encoder, and token ids come back: no second renderer, no second tokenizer.
-Each completion is a request of its own, whose key is the request's with its number, as everywhere.
+Token ids go out, encoded by R2V, and token ids come back, so the server's tokenizer and chat template play no part.
+Each completion is a separate HTTP request; sample k of a request has the key (*key, k).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ COMPLETIONS = "/v1/completions"
 
 
 class NotKeyed(ValueError):
-    """The server's answer holds no exact figures: it runs without R2V's processor, or with another vLLM's."""
+    """The answer holds no exact figures: the server runs without R2V's logits processor."""
 
 
 class Shortened(ValueError):
-    """The server cut a reply short of what was asked, without saying so: it would not have fitted."""
+    """The reply ends before `max_tokens` without an end token: prompt and reply exceed the server's context."""
 
 
 def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> dict[str, Any]:
-    """The body of the request for one completion."""
+    """Return the JSON body of the request for one completion."""
     return {
         "model": model,
         "prompt": list(prompt),
@@ -46,8 +46,8 @@ def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: froz
 
 
 def read_completion(answer: Mapping[str, Any], max_tokens: int, end_ids: frozenset[int]) -> Drawn:
-    """The tokens of an answer with their figures, rounded to 6 decimals. Raises Shortened and NotKeyed; KeyError,
-    TypeError or ValueError for what is no answer of such a server."""
+    """Return the tokens of an answer with their log-probabilities and entropies (nats, rounded to 6 decimals). Raises
+    Shortened and NotKeyed; KeyError, TypeError or ValueError if the answer has another format."""
     choice = answer["choices"][0]
     tokens = [int(token) for token in choice["token_ids"]]
     if not tokens:
@@ -57,19 +57,19 @@ def read_completion(answer: Mapping[str, Any], max_tokens: int, end_ids: frozens
         raise Shortened(f"the reply was cut at {len(tokens)} of {max_tokens} tokens")
     figures = choice["logprobs"]["top_logprobs"]
     for token, alternatives in zip(tokens, figures, strict=True):
-        told = read_report(token, {int(name.removeprefix("token_id:")): v for name, v in alternatives.items()})
-        if told is None:
+        report = read_report(token, {int(name.removeprefix("token_id:")): v for name, v in alternatives.items()})
+        if report is None:
             raise NotKeyed("its answers hold no exact log-probabilities and entropies")
-        drawn.logprobs.append(round(told[0], 6) + 0.0)
-        drawn.entropies.append(round(told[1], 6) + 0.0)
+        drawn.logprobs.append(round(report[0], 6) + 0.0)
+        drawn.entropies.append(round(report[1], 6) + 0.0)
     return drawn
 
 
 def reason_of(status: int, text: str) -> str:
-    """A server's refusal in one line."""
+    """Return a server's error answer as one line."""
     try:
-        told = json.loads(text)
-        message = told.get("error", told)
+        body = json.loads(text)
+        message = body.get("error", body)
         message = message.get("message", message) if isinstance(message, Mapping) else message
     except (ValueError, AttributeError):
         message = text

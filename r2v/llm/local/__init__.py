@@ -1,1 +1,1 @@
-"""A causal language model in this process: prefill, prefix cache, batched keyed decoding."""
+"""Inference with a causal language model in this process: prefill, prefix cache, batched keyed decoding."""

@@ -1,10 +1,10 @@
-"""A transformers model in this process as a backend: one wave in, one batched generate out.
+"""Local backend: a transformers model in this process that answers each wave by batched generation.
 
     backend = LocalBackend(loaded.model, loaded.tokenizer, encoder, name="slm", price=config.cost.slm_price)
     replies = backend.answer(requests)
 
-Requests of a wave may differ in everything. With float64 weights on a CPU a reply is a function of its request
-alone: what else was in the wave, and in which order, changes no byte of it.
+Requests of a wave may differ in every field. With float64 weights on a CPU a reply depends on its request alone, to
+the byte: the other requests of the wave and their order do not matter.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ import torch
 from r2v.config import Price
 from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
-from r2v.llm.local.wording import TokenReplies, end_ids, num_drawn
+from r2v.llm.local.token_replies import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Reply, Request
 from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedRequest(Request):
-    """A request whose messages are token ids already."""
+    """A request with its messages encoded as token ids."""
 
     prompt: tuple[int, ...]
 
 
 class LocalBackend:
-    """Answers requests with a local model. `encode` turns messages into prompt ids: for the wave engine in `prepare`,
-    so that the model need not wait for it. `actions`: what a decoded text says to do.
+    """Backend that answers requests with a local model.
 
-    Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the model made
-    of earlier prompts is used again where their beginnings recur and its caches can be cut
-    (`r2v.llm.local.prefix_cache`); the model's weights must stay as they are. padding: of a pass through the model, in
-    tokens (`r2v.llm.local.prefill`); None: by its device.
+    encode: messages -> prompt ids; the wave engine calls it through `prepare`, while the model computes. max_batch:
+    most completions decoded at a time. padding: as in `r2v.llm.local.prefill`. actions: decoded text -> actions. States
+    of recurring prompt prefixes are reused if the model's caches can be cut (`r2v.llm.local.prefix_cache`), so its
+    weights must not change. Results are reproducible to the byte on a CPU in float64.
     """
 
     def __init__(
@@ -56,16 +55,16 @@ class LocalBackend:
         self.name, self.price, self.max_batch, self._padding = name, price, max_batch, padding
         self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
+        self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
         self._replies = TokenReplies(tokenizer, name, price, actions)
 
     def prepare(self, request: Request) -> Request:
-        """The request with its prompt."""
+        """Return the request with its encoded prompt."""
         own = {field.name: getattr(request, field.name) for field in fields(Request)}
         return EncodedRequest(**own, prompt=tuple(self.encode(request.messages)))
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """One reply per request, in order."""
+        """Return one reply per request, in order."""
         if self.model.device.type == "cpu":
             torch.set_num_threads(1)
         prompts = [
@@ -80,7 +79,7 @@ class LocalBackend:
     def _answer(
         self, batch: list[int], prompts: Sequence[tuple[int, ...]], requests: Sequence[Request]
     ) -> Iterator[tuple[int, Reply]]:
-        distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in batch))}
+        distinct = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts[i] for i in batch))}
         draws = [
             Draw.of(requests[i], k, prompt=distinct[prompts[i]]) for i in batch for k in range(num_drawn(requests[i]))
         ]
@@ -101,12 +100,12 @@ class LocalBackend:
             yield i, self._replies.reply(len(prompts[i]), own)
 
 
-def _batches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], most: int) -> Iterator[list[int]]:
-    """Questions by length of prompt, in batches of at most `most` completions (one question at least)."""
+def _batches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], max_batch: int) -> Iterator[list[int]]:
+    """Yield indices of requests by length of prompt, in batches of at most `max_batch` completions (or one request)."""
     batch: list[int] = []
     rows = 0
     for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)):
-        if batch and rows + num_drawn(requests[i]) > most:
+        if batch and rows + num_drawn(requests[i]) > max_batch:
             yield batch
             batch, rows = [], 0
         batch.append(i)

@@ -1,6 +1,6 @@
-"""One batched generate: prefill in groups of like length, one cached decode of all, keyed sampling.
+"""Batched generation: prefill in groups of similar length, one cached decoding of all rows, keyed sampling.
 
-How a token is chosen from its logits, whatever else is in the batch, stands in `r2v.llm.sampling`.
+`r2v.llm.sampling` chooses each token from its logits, independently of the rest of the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from r2v.randomness import Key, uniform
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
-    """One completion to make: of which prompt, and how. Token i is drawn under `(*key, i)`."""
+    """Sampling parameters of one completion; `prompt` is an index. Token i is drawn under `(*key, i)`."""
 
     prompt: int
     key: Key
@@ -33,7 +33,7 @@ class Draw:
 
     @classmethod
     def of(cls, request: Request, k: int, prompt: int = 0) -> Draw:
-        """Sample k of a request."""
+        """Return the draw of sample k of a request."""
         return cls(
             prompt=prompt,
             key=(*request.key, k),
@@ -45,8 +45,8 @@ class Draw:
 
 @dataclass(slots=True)
 class Drawn:
-    """Its tokens, each with its log-probability, and the entropy (nats) and margin of the distribution it came from,
-    all untempered. `ended`: the last token is an end token."""
+    """A completion: its tokens, each with its log-probability and the entropy (nats) and margin of the untempered
+    distribution. `ended`: the last token is an end token."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -65,17 +65,17 @@ def generate(
     prefixes: PrefixCache | None = None,
     padding: int | None = None,
 ) -> list[Drawn]:
-    """One completion per draw. Every prompt goes through the model once, however many draws share it, and what
-    `prefixes` remembers of it not at all. padding: as of `prefill`.
+    """Return one completion per draw. Draws of the same prompt share its prefill, and states in `prefixes` are not
+    computed again. padding: as in `prefill`.
 
-    `model` is a transformers causal language model in evaluation mode. Rows that have ended leave the batch once
-    they are half of it: to go on without them is to copy the others.
+    `model` is a transformers causal language model in evaluation mode. Ended rows are removed once they are half of the
+    batch, because removal copies the others.
     """
     drawn = [Drawn() for _ in draws]
     with torch.inference_mode():
-        batch, place = Batch.prefill(model, prompts, pad_id, prefixes, padding)
-        rows = sorted(range(len(draws)), key=lambda row: place[draws[row].prompt])
-        batch.select([place[draws[row].prompt] for row in rows])
+        batch, row_of = Batch.prefill(model, prompts, pad_id, prefixes, padding)
+        rows = sorted(range(len(draws)), key=lambda row: row_of[draws[row].prompt])
+        batch.select([row_of[draws[row].prompt] for row in rows])
         alive = list(range(len(rows)))
         while True:
             tokens = _choose(batch.logits[alive], [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
@@ -96,7 +96,7 @@ def generate(
 
 
 def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[int]:
-    """Choose and record the next token of every row."""
+    """Choose the next token of every row, record it in `drawn`, and return the tokens."""
     chosen = choose(
         logits,
         [draw.temperature for draw in draws],
@@ -118,7 +118,7 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
 
 @dataclass(slots=True)
 class Batch:
-    """Rows in flight: the model's cache, who is padding, and the logits (B, V) of the next token."""
+    """Rows being decoded: the model's cache, the attention mask (B, T) and the next token's logits (B, V)."""
 
     model: Any
     cache: Any
@@ -134,15 +134,15 @@ class Batch:
         prefixes: PrefixCache | None,
         padding: int | None,
     ) -> tuple[Batch, dict[int, int]]:
-        """Run all prompts; and at which row each of them is."""
+        """Read all prompts. Return the batch and the row of each prompt."""
         reads = prefill(model, prompts, pad_id, prefixes, padding=padding, logits_to_keep=1)
         parts = [cls(model, read.output.past_key_values, read.mask, read.output.logits[:, -1]) for read in reads]
-        place = {prompt: row for row, prompt in enumerate(i for read in reads for i in read.rows)}
-        return (cls._join(parts) if joinable(model) else parts[0]), place
+        row_of = {prompt: row for row, prompt in enumerate(i for read in reads for i in read.rows)}
+        return (cls._join(parts) if joinable(model) else parts[0]), row_of
 
     @classmethod
     def _join(cls, parts: Sequence[Batch]) -> Batch:
-        """All rows in one batch, padded on the left to the widest. The first part is used up."""
+        """Return all rows in one batch, padded on the left to the widest. The parts must not be used afterwards."""
         width = max(part.mask.shape[1] for part in parts)
         return cls(
             parts[0].model,
@@ -152,7 +152,7 @@ class Batch:
         )
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; a row named twice is copied."""
+        """Keep these rows, in this order; a repeated row is copied."""
         if list(rows) == list(range(len(self.mask))):
             return
         index = torch.tensor(list(rows), device=self.mask.device)
@@ -160,7 +160,7 @@ class Batch:
         self.mask, self.logits = self.mask[index], self.logits[index]
 
     def step(self, tokens: Sequence[int]) -> None:
-        """Feed every row its token."""
+        """Append a token to every row and compute the next logits."""
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], dim=-1)
         output = self.model(
             input_ids=torch.tensor(tokens, device=self.mask.device)[:, None],

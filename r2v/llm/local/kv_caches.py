@@ -1,4 +1,4 @@
-"""Transformers caches as decoding needs them: several prefills side by side, and growth in place."""
+"""Transformers KV caches for decoding: several prefills joined into one batch, and growth in place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
 ROOM = 32
-"""Tokens of room behind the states: about a reply of the bundled student."""
+"""Tokens of spare capacity: about a reply of the bundled student."""
 
 
 class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
-    """Attention states (B, H, T, D) with room behind them, so that tokens are written in place; DynamicLayer
-    copies all of them for every token. What is in the room has no meaning."""
+    """Attention states (B, H, T, D) with spare capacity (uninitialized), so that tokens are written in place;
+    DynamicLayer copies all states for every token."""
 
     def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
         super().__init__()
@@ -23,10 +23,10 @@ class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
         self._set(keys, values, length)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append to both; returns all of both."""
+        """Append keys and values (B, H, t, D); return all of both."""
         begin = self.keys.shape[2]
         end = begin + key_states.shape[2]
-        keys, values = self._rooms
+        keys, values = self._buffers
         if end > keys.shape[2]:
             keys, values = (stacked([states], begin, end - begin + ROOM) for states in (self.keys, self.values))
         keys[:, :, begin:end], values[:, :, begin:end] = key_states, value_states
@@ -35,23 +35,23 @@ class GrowingKVCache(DynamicLayer):  # type: ignore[misc]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep these rows, in this order."""
-        keys, values = (room.index_select(0, beam_idx) for room in self._rooms)
+        keys, values = (buffer.index_select(0, beam_idx) for buffer in self._buffers)
         self._set(keys, values, self.keys.shape[2])
 
     def _set(self, keys: Tensor, values: Tensor, length: int) -> None:
-        self._rooms = keys, values
+        self._buffers = keys, values
         self.keys, self.values = keys[:, :, :length], values[:, :, :length]
 
 
 def joinable(model: Any) -> bool:
-    """Whether separate prefills can be put side by side: without sliding windows."""
+    """True if separate prefills can be joined into one batch, which sliding windows prevent."""
     layers = DynamicCache(config=model.config).layers
     return all(type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in layers)
 
 
 def join(caches: Sequence[Any], width: int) -> Any:
-    """The rows of all caches in one, attention states padded with zeros on the left to `width` tokens. The caches
-    are used up, layer by layer, so that a GPU never holds all of them twice. Only for `joinable` models."""
+    """Return the rows of all caches in one, attention states padded with zeros on the left to `width` tokens. Consumes
+    the caches layer by layer, so that a GPU never holds all states twice. Only for `joinable` models."""
     whole = caches[0]
     for i, (layer, *others) in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         if isinstance(layer, DynamicLayer):
@@ -73,7 +73,8 @@ def join(caches: Sequence[Any], width: int) -> Any:
 
 
 def stacked(tensors: Sequence[Tensor], width: int, room: int) -> Tensor:
-    """(B_i, H, T_i, D) -> (sum B_i, H, width + room, D), zeros on the left."""
+    """Stack tensors (B_i, H, T_i, D) to (sum B_i, H, width + room, D): zeros on the left, `room` uninitialized on the
+    right."""
     rows, (_, heads, _, size) = sum(map(len, tensors)), tensors[0].shape
     whole = tensors[0].new_empty(rows, heads, width + room, size)
     for part, states in zip(torch.split(whole, list(map(len, tensors))), tensors, strict=True):

@@ -1,10 +1,10 @@
-"""Reading prompts: in groups of like length, from where they differ from what was read before.
+"""Prefill: prompts are read in groups of similar length, starting after the prefix that is cached.
 
     for read in prefill(model, prompts, pad_id, prefixes):
         read.output.last_hidden_state[:, -1]      # of the prompts read.rows
 
-Prompts are padded on the left: recurrent and convolution layers then start from zeros, as they would alone, and
-every row's newest token stands last.
+Prompts are padded on the left, so that recurrent and convolution layers start from zeros as they would alone, and every
+row's newest token is last.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from r2v.llm.local.kv_caches import joinable
 from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 
 PASS_OF_A_CPU, PASS_OF_A_GPU = 200, 4096
-"""Tokens of padding that cost as much as another pass through the model: one thread, 4x64 student; a GPU, which reads
-thousands of tokens about as fast as one (assumed, not measured)."""
+"""Tokens of padding that cost as much as another pass through the model: measured for one CPU thread and the 4x64
+student; assumed for a GPU, which reads thousands of tokens about as fast as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One pass: which prompts, what the model gave for their newest tokens, and who is padding, (rows, T)."""
+    """One pass: indices of its prompts, the model's output, and the attention mask (rows, T)."""
 
     rows: list[int]
     output: Any
@@ -42,17 +42,17 @@ def prefill(
     padding: int | None = None,
     **options: Any,
 ) -> list[Read]:
-    """Put every prompt through the model, what `prefixes` remembers of it excepted. padding: tokens of it that cost as
-    much as another pass; None: by the model's device. `options` go to the model.
+    """Read every prompt with the model, except for prefixes cached in `prefixes`. padding: tokens of padding that cost
+    as much as another pass; None: by the model's device. `options` go to the model.
 
-    With a cache that cannot be taken apart it is one pass.
+    A model whose caches are not `joinable` reads all prompts in one pass.
     """
     texts = [tuple(prompt) for prompt in prompts]
-    known = [[] if prefixes is None else prefixes.known(text) for text in texts]
-    new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, known, strict=True)]
+    cached = [[] if prefixes is None else prefixes.lookup(text) for text in texts]
+    new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, cached, strict=True)]
     if padding is None:
         padding = PASS_OF_A_CPU if model.device.type == "cpu" else PASS_OF_A_GPU
-    groups = _alike(new, padding) if joinable(model) else [list(range(len(texts)))]
+    groups = _similar(new, padding) if joinable(model) else [list(range(len(texts)))]
     return [
         _read(
             model,
@@ -61,7 +61,7 @@ def prefill(
             max(new[i] for i in group),
             pad_id,
             prefixes,
-            [known[i] for i in group],
+            [cached[i] for i in group],
             options,
         )
         for group in groups
@@ -69,7 +69,7 @@ def prefill(
 
 
 def positions(mask: Tensor) -> Tensor:
-    """Each token's position in its row, padding not counted."""
+    """Return each token's position in its row, (rows, T), not counting padding."""
     return (mask.cumsum(dim=-1) - 1).clamp_min(0)
 
 
@@ -80,13 +80,13 @@ def _read(
     width: int,
     pad_id: int,
     prefixes: PrefixCache | None,
-    known: Sequence[Sequence[Tensor]],
+    cached: Sequence[Sequence[Tensor]],
     options: dict[str, Any],
 ) -> Read:
-    """One pass over the last `width` tokens of every prompt."""
-    kept = [max(0, len(prompt) - width) for prompt in prompts]
-    cache = None if prefixes is None else prefixes.cache(known, kept, width)
-    total = max(kept) + width
+    """Read the last `width` tokens of every prompt in one pass."""
+    past = [max(0, len(prompt) - width) for prompt in prompts]
+    cache = None if prefixes is None else prefixes.cache(cached, past, width)
+    total = max(past) + width
     ids = torch.tensor([([pad_id] * width + list(p))[-width:] for p in prompts], device=model.device)
     blank = torch.tensor([total - len(p) for p in prompts], device=model.device)
     mask = (torch.arange(total, device=model.device) >= blank[:, None]).long()
@@ -99,12 +99,12 @@ def _read(
         **options,
     )
     if prefixes is not None:
-        prefixes.remember(prompts, cache, width)
+        prefixes.store(prompts, cache, width)
     return Read(rows, output, mask)
 
 
-def _alike(lengths: Sequence[int], padding: int) -> list[list[int]]:
-    """Prompts by length of what is to be read, in groups of at most so many tokens of padding."""
+def _similar(lengths: Sequence[int], padding: int) -> list[list[int]]:
+    """Return indices of prompts grouped by length, each group with at most `padding` tokens of padding."""
     groups: list[list[int]] = []
     width = spent = 0
     for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):

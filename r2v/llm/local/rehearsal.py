@@ -1,7 +1,7 @@
-"""Rehearsals of generation and scoring: a wave of the decoder of this package on fixed shapes, for the memory planner.
+"""Rehearsals of generation and scoring for the memory planner: one wave of the local decoder on fixed shapes.
 
-A wave reads its prompts at once, chooses a token of every row, and adds tokens until the rows end. What is measured is
-the pass over prompts of all tokens but one, the choice, and the last token, when the KV cache is at its longest.
+A rehearsal runs the prefill of prompts one token short of the limit, the choice of a token, and the last decoding step,
+when the KV cache is at its longest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def memory(run: Rehearsal) -> None:
-    """A wave of completions, or a verifier's pass over them."""
+    """Rehearse `generate` or `score`, by the measured case."""
     (generate if run.case.action == "generate" else score)(run)
 
 
 def generate(run: Rehearsal) -> None:
-    """A wave of `rows` completions, `samples` of each prompt."""
+    """Rehearse a wave of `rows` completions."""
     model, rows = run.decoder(), run.shape.rows
     temperature, top_p = {"greedy": (0.0, 1.0), "sampled": (1.0, 1.0), "nucleus": (1.0, 0.9)}[run.case.sampling]
 
@@ -34,9 +34,9 @@ def generate(run: Rehearsal) -> None:
     def wave() -> None:
         prompts = [[0] * (run.shape.tokens - 1)] * rows
         with run.autocast():
-            batch, place = Batch.prefill(model, prompts, 0, None, None)
+            batch, row_of = Batch.prefill(model, prompts, 0, None, None)
             run.mark("copied")
-            batch.select([place[row] for row in range(rows)][::-1])
+            batch.select([row_of[row] for row in range(rows)][::-1])
             run.mark("choose")
             chosen(batch.logits)
             run.mark("token")
@@ -48,7 +48,7 @@ def generate(run: Rehearsal) -> None:
 
 
 def score(run: Rehearsal) -> None:
-    """A verifier's pass over `rows` contexts with their actions, and its cache, which is kept to the end."""
+    """Rehearse a verifier's pass over `rows` contexts with their actions; its KV cache lives to the end."""
     model: Any = run.decoder()
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     rows = [[0] * run.shape.tokens] * run.shape.rows

@@ -1,1 +1,1 @@
-"""Plans, made before anything is run: which jobs there are to do, what they play and ask, and what that costs."""
+"""Plans of a pipeline before it runs: jobs to do, their work, price and time."""

@@ -1,10 +1,10 @@
-"""Both ways of asking the teacher of a collection, by provider batches and by direct calls, before anything is asked.
+"""Plans of a paid collection, by provider batches and by direct calls, before any request is sent.
 
-    if line := collection_line(job("collect"), config, known_here(config)):
+    if line := collection_line(job("collect"), config, facts_here(config)):
         print(line)  # collection plan: episodes=500 batches=$1.98/14.00h direct=$3.97/0.50h chosen=direct ...
 
-The figures are those of the plan, from the benchmark's pace; `r2v collect --dry-run` measures a sample of requests and
-prints the same line of it. A run that is resumed has less to ask.
+The figures come from the benchmark's pace; `r2v collect --dry-run` prints the same line from a measured sample of
+requests. A resumed run needs fewer requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from r2v.extensions import is_dotted
 from r2v.llm.providers.dispatch.batch_or_direct import collection_plans
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.pipeline.graph import as_configured
-from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.pipeline.rows import Job
@@ -27,21 +27,21 @@ from r2v.rollout.model_factory import WIDEST, conversations_of
 from r2v.wire.exchange import TokenCounts
 
 
-def collection_line(row: Job, config: Config, known: Known) -> str | None:
-    """Both plans of a collection; None for a job that reads others' artifacts, for a teacher that is not paid, and
-    where tasks or prices are not known."""
+def collection_line(row: Job, config: Config, facts: BenchmarkFacts) -> str | None:
+    """Return both plans of a collection in a line; None for another job, for a teacher that is not paid, and for
+    unknown tasks or prices."""
     teacher = config.teacher
     if teacher.provider == "scripted" or as_configured(config, row).inputs:
         return None
-    work = sum((part.total for part in parts_of(row.name, config, known)), Workload())
-    if not work.llm > 0:  # nan where nobody has counted the tasks
+    work = sum((part.total for part in parts_of(row.name, config, facts)), Workload())
+    if not work.llm > 0:  # nan if the tasks are uncounted
         return None
     try:
         rate = teacher_rate(teacher)
     except UsageError:
         return None
     width = teacher.max_conversations or WIDEST
-    if known.listed and not is_dotted(config.env.benchmark):
+    if facts.listed and not is_dotted(config.env.benchmark):
         benchmark = load_benchmark(config.env.benchmark, config.env.options)
         width = conversations_of(config.rollout, benchmark, replace(teacher, mode="auto"))
     return collection_plans(

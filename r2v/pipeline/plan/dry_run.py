@@ -1,10 +1,10 @@
-"""The dry run: each job's counts of work, their cost, and their time under the resources of the job.
+"""Dry run: each job's counts of work, their cost, and their time under the resources of the job.
 
-    jobs = planned_jobs(config, known, {"evaluate": allotted}, root)
-    print("\\n".join(table(jobs, config, known)))
+    jobs = planned_jobs(config, facts, {"evaluate": allotted}, root)
+    print("\\n".join(table(jobs, config, facts)))
 
-Nothing is played. Episodes are as long as the benchmark's pace says (`r2v.envs.pace`); assumptions are printed as such,
-below the tables. `r2v plan` prints the table of times alone: it is the same for the same resources.
+Nothing is played. Episodes have the length of the benchmark's pace (`r2v.envs.pace`); the assumptions are printed below
+the tables. `r2v plan` prints the table of times alone, the same for the same resources.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from r2v.memory.models import counted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.case import Part
+from r2v.pipeline.plan.benchmark_facts import UNCOUNTED_FIGURE, BenchmarkFacts, facts_here, uncounted_line
 from r2v.pipeline.plan.collection_plan import collection_line
-from r2v.pipeline.plan.jobs_to_do import makes_of
-from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
+from r2v.pipeline.plan.jobs_to_do import chain_jobs
 from r2v.pipeline.plan.likely import Likely, likely_dollars
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
+from r2v.pipeline.plan.plan_inputs import Part
 from r2v.pipeline.plan.price import basis, dollars, questions
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import BUNDLED_SECONDS, Allotted, Seconds, time_of, unit_seconds, workers_of
@@ -56,101 +56,105 @@ class TimedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """A job: its parts under its resources."""
+    """A job with its parts under its resources."""
 
     name: str
     parts: tuple[TimedPart, ...]
     allotted: Allotted
     workers: int = 0
-    """Environments that are stepped at the same time; 0 where none is."""
+    """Environments stepped in parallel; 0 if none is."""
     likely: Likely | None = None
-    """What it is likely to be billed; None: nothing, or nobody can tell."""
+    """Likely bill; None if nothing is billed or it is unknown."""
     measured: tuple[MeasuredTime, ...] = ()
-    """The earlier runs by whose time the parts' seconds are scaled, one for each stage that the job makes; parts of a
-    stage without one are estimates."""
+    """Earlier runs by which the parts' seconds are scaled, one for each stage of the job that has one; the other parts
+    are estimates."""
 
     @property
     def work(self) -> Workload:
         """All parts together."""
-        return sum((one.part.total for one in self.parts), Workload())
+        return sum((timed.part.total for timed in self.parts), Workload())
 
     @property
     def seconds(self) -> Seconds:
         """All parts, one after another."""
-        return sum((one.seconds for one in self.parts), Seconds())
+        return sum((timed.seconds for timed in self.parts), Seconds())
 
     @property
     def wall(self) -> float:
-        """Seconds from start to end; nan where the work is not counted or the model's size is not known."""
+        """Seconds from start to end; nan if the work is not counted or the model's size unknown."""
         return self.seconds.wall
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of the GPUs of the job and, while it plays, of its helpers."""
-        training = sum(one.seconds.wall for one in self.parts if one.part.total.trained)
+        """GPU-hours of the job and, while it plays, of its helpers."""
+        training = sum(timed.seconds.wall for timed in self.parts if timed.part.total.trained)
         return self.allotted.gpus * (training + (1 + self.allotted.helpers) * (self.wall - training)) / 3600
 
     @property
     def usd(self) -> float | None:
-        """Dollars at most: the list price of every question, or twice what it is likely to be billed where that is
-        more; None where they are not known, nan where the work is not counted."""
+        """Most US dollars: the list price of every request, or twice the likely bill if that is more; None if a price
+        is unknown, nan if the work is not counted."""
         listed = _total_usd(self.parts)
         measured = self.likely is not None and self.likely.measured
         return max(listed, 2 * self.likely.usd) if listed is not None and self.likely and measured else listed
 
     @property
     def too_long(self) -> bool:
-        """True if it takes longer than its time limit, so that it needs more than one start."""
+        """True if it takes longer than its time limit and needs more than one start."""
         return self.allotted.seconds is not None and self.wall > self.allotted.seconds
 
     @property
     def never_kept(self) -> list[TimedPart]:
-        """Parts of which a single unit takes longer than the time limit: they never end."""
-        limit = self.allotted.seconds
-        return [one for one in self.parts if limit is not None and one.unit_seconds > limit and one.part.total.counted]
+        """Parts whose single unit takes longer than the time limit, so that they never end."""
+        limit = math.inf if self.allotted.seconds is None else self.allotted.seconds
+        return [timed for timed in self.parts if timed.unit_seconds > limit and timed.part.total.counted]
 
 
 def _total_usd(items: Sequence[TimedPart] | Sequence[PlannedWork]) -> float | None:
-    prices = [one.usd for one in items]
+    prices = [item.usd for item in items]
     return None if None in prices else sum(price for price in prices if price is not None)
 
 
 def planned_jobs(
-    config: Config, known: Known, allotted: Mapping[str, Allotted], root: Path | None = None
+    config: Config, facts: BenchmarkFacts, allotted: Mapping[str, Allotted], root: Path | None = None
 ) -> list[PlannedWork]:
-    """The work of each of these jobs under its resources, timed as `planned_work` does."""
-    return [planned_work(name, config, known, given, root) for name, given in allotted.items()]
+    """Return the work of each of these jobs under its resources, timed as `planned_work` does."""
+    return [planned_work(name, config, facts, given, root) for name, given in allotted.items()]
 
 
-def planned_work(name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
-    """The work of one job under a configuration. The time of each stage that it makes goes by an earlier run of that
-    stage below `root` (None: by none), where there is one of this benchmark and model."""
-    planned = _estimated(name, config, known, allotted, root)
+def planned_work(
+    name: str, config: Config, facts: BenchmarkFacts, allotted: Allotted, root: Path | None = None
+) -> PlannedWork:
+    """Return the work of one job under a configuration. The time of each of its stages is scaled from an earlier run
+    below `root` (None: estimated) of this benchmark and model, if there is one."""
+    planned = _estimated(name, config, facts, allotted, root)
     if root is None:
         return planned
 
-    def count(made: Config) -> float:
-        return sum(questions(_estimated(name, made, known, allotted).work, made).values())
+    def count(other: Config) -> float:
+        return sum(questions(_estimated(name, other, facts, allotted).work, other).values())
 
-    asked = questions(planned.work, config)
-    return replace(planned, likely=likely_dollars(job(name), config, asked, planned.usd, count, root))
+    requests = questions(planned.work, config)
+    return replace(planned, likely=likely_dollars(job(name), config, requests, planned.usd, count, root))
 
 
-def _estimated(name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
-    """The job without its likely dollars; its times go by earlier runs below `root`."""
+def _estimated(
+    name: str, config: Config, facts: BenchmarkFacts, allotted: Allotted, root: Path | None = None
+) -> PlannedWork:
+    """Return the job without its likely dollars, its times scaled from earlier runs below `root`."""
     parts, measured = list[TimedPart](), dict[str, MeasuredTime | None]()
-    for made, under in makes_of(name, config):
-        found = [_timed(part, under, known, allotted) for part in parts_of(made, under, known)]
-        if root is not None and made not in measured:
-            measured[made] = _measured(made, under, known, allotted, found, root, published=made == name)
-        if run := measured.get(made):
-            found = [
-                replace(one, seconds=one.seconds.times(run.factor), unit_seconds=one.unit_seconds * run.factor)
-                for one in found
+    for stage, under in chain_jobs(name, config):
+        timed = [_timed(part, under, facts, allotted) for part in parts_of(stage, under, facts)]
+        if root is not None and stage not in measured:
+            measured[stage] = _measured(stage, under, facts, allotted, timed, root, published=stage == name)
+        if run := measured.get(stage):
+            timed = [
+                replace(part, seconds=part.seconds.times(run.factor), unit_seconds=part.unit_seconds * run.factor)
+                for part in timed
             ]
-        parts += found if made == name else [replace(one, part=_of_stage(made, one.part)) for one in found]
-    plays = any(one.part.total.steps > 0 for one in parts)
-    workers = workers_of(config, known.pace, allotted) if plays else 0
+        parts += timed if stage == name else [replace(part, part=_of_stage(stage, part.part)) for part in timed]
+    plays = any(part.part.total.steps > 0 for part in parts)
+    workers = workers_of(config, facts.pace, allotted) if plays else 0
     runs = tuple(run for run in measured.values() if run)
     return PlannedWork(name=name, parts=_merged(parts), allotted=allotted, workers=workers, measured=runs)
 
@@ -158,49 +162,49 @@ def _estimated(name: str, config: Config, known: Known, allotted: Allotted, root
 def _measured(
     name: str,
     config: Config,
-    known: Known,
+    facts: BenchmarkFacts,
     allotted: Allotted,
     parts: Sequence[TimedPart],
     root: Path,
     *,
     published: bool,
 ) -> MeasuredTime | None:
-    """The earlier run of a stage that its time goes by, on such a GPU where a GPU has work; None where none is."""
-    seconds = sum((one.seconds for one in parts), Seconds())
+    """Return the earlier run that scales a stage's time, on the same type of GPU if one has work; None without one."""
+    seconds = sum((timed.seconds for timed in parts), Seconds())
     if math.isnan(seconds.wall):
         return None
 
-    def of_run(made: Config, run: Duration) -> float:
-        return _estimated(name, made, known, replace(allotted, cpus=run.cpus, helpers=0)).wall
+    def of_run(other: Config, run: Duration) -> float:
+        return _estimated(name, other, facts, replace(allotted, cpus=run.cpus, helpers=0)).wall
 
     computes = bool(seconds.model) and needs_gpu(config.policy)
     gpu = None if not computes else allotted.card if allotted.gpus else CPU
     return measured_time(name, config, seconds.wall, of_run, gpu=gpu, root=root, published=published)
 
 
-def _of_stage(made: str, part: Part) -> Part:
-    label = made if made == part.name else f"{made} {part.name}"
+def _of_stage(stage: str, part: Part) -> Part:
+    label = stage if stage == part.name else f"{stage} {part.name}"
     return replace(part, name=label, remedy="ablations.names")
 
 
-def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> TimedPart:
+def _timed(part: Part, config: Config, facts: BenchmarkFacts, allotted: Allotted) -> TimedPart:
     return TimedPart(
         part=part,
         seconds=time_of(
-            part.total, config, known.pace, allotted, shared=part.shared, blocks=part.blocks, alone=part.alone
+            part.total, config, facts.pace, allotted, shared=part.shared, blocks=part.blocks, alone=part.alone
         ),
-        unit_seconds=unit_seconds(part.unit, config, known.pace, allotted).wall,
+        unit_seconds=unit_seconds(part.unit, config, facts.pace, allotted).wall,
         usd=dollars(part.total, config),
     )
 
 
 def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
-    """Parts of one name together, as several ablations have them."""
-    found: dict[str, TimedPart] = {}
-    for one in parts:
-        name = one.part.name
-        found[name] = _sum(found[name], one) if name in found else one
-    return tuple(found.values())
+    """Add up parts of one name, as several ablations have them."""
+    merged: dict[str, TimedPart] = {}
+    for timed in parts:
+        name = timed.part.name
+        merged[name] = _sum(merged[name], timed) if name in merged else timed
+    return tuple(merged.values())
 
 
 def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
@@ -215,25 +219,26 @@ COUNTS = (
     *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens"),
     *("likely $", "at most $", ""),
 )
-"""Columns: episodes, branches, questions and tokens; what they are likely to be billed, and their list price."""
+"""Columns: episodes, branches, requests and tokens; their likely bill and their list price."""
 TIMES = (
     *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
 )
-"""Columns: resources of the job, and its time under them by the three that take it; one without a value is left out."""
+"""Columns: resources of the job and its time by model, environment and LLM; empty columns are left out."""
 
 
-def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
-    """The tables of counts and of times, a line for each job that does not fit, and the assumptions."""
+def table(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
+    """Return the tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
-    for one in jobs:
-        likely = "" if one.likely is None else _dollars(one.likely.usd)
-        rows.append(_count_row(one.name, one.work, likely, one.usd, [part.part.at_most for part in one.parts]))
-        for timed in _shown(one):
+    for planned in jobs:
+        likely = "" if planned.likely is None else _dollars(planned.likely.usd)
+        bounds = (timed.part.at_most for timed in planned.parts)
+        rows.append(_count_row(planned.name, planned.work, likely, planned.usd, bounds))
+        for timed in _shown(planned):
             part = timed.part
             rows.append(_count_row(f"  {part.name}", part.total, "", timed.usd, [part.at_most]))
-    told = [one.likely.usd for one in jobs if one.likely is not None]
-    work = sum((one.work for one in jobs), Workload())
-    rows.append(_count_row("all", work, _dollars(sum(told)) if told else "", _total_usd(jobs), ()))
+    likely_usd = [planned.likely.usd for planned in jobs if planned.likely is not None]
+    work = sum((planned.work for planned in jobs), Workload())
+    rows.append(_count_row("all", work, _dollars(sum(likely_usd)) if likely_usd else "", _total_usd(jobs), ()))
     untrained = untrained_line(config)
     if all(row[-3:-1] == ("", "") for row in rows[1:]):
         rows = [(*row[:-3], row[-1]) for row in rows]
@@ -243,15 +248,15 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
         *time_table(jobs),
         *([untrained] if untrained else []),
         *_unknown(jobs, config),
-        *_basis(jobs, config, known),
-        *filter(None, (collection_line(job(one.name), config, known) for one in jobs)),
+        *_basis(jobs, config, facts),
+        *filter(None, (collection_line(job(planned.name), config, facts) for planned in jobs)),
         *time_basis(jobs),
     ]
 
 
 def _unknown(jobs: Sequence[PlannedWork], config: Config) -> list[str]:
-    """Why times are unknown although the work is counted: the small policy's size is not known."""
-    if not any(math.isnan(one.seconds.model) and one.work.counted for one in jobs):
+    """Return the reason that times of counted work are unknown: the small policy's size is."""
+    if not any(math.isnan(planned.seconds.model) and planned.work.counted for planned in jobs):
         return []
     try:
         counted(config.policy.model_name)
@@ -261,32 +266,32 @@ def _unknown(jobs: Sequence[PlannedWork], config: Config) -> list[str]:
 
 
 def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
-    """The times of jobs and their parts under the resources of each, and a line for each that does not fit."""
+    """Return the table of times of jobs and their parts, and a line for each job that does not fit."""
     rows: list[tuple[str, ...]] = [TIMES]
-    for one in jobs:
-        given, state = one.allotted, "DOES NOT FIT" if one.too_long or one.never_kept else ""
+    for planned in jobs:
+        given, state = planned.allotted, "DOES NOT FIT" if planned.too_long or planned.never_kept else ""
         gpus = f"{given.gpus} {given.card}".strip() if given.gpus else ""
-        shares = (str(given.cpus), gpus, *(str(count or "") for count in (given.helpers, one.workers)))
+        shares = (str(given.cpus), gpus, *(str(count or "") for count in (given.helpers, planned.workers)))
         limit = "" if given.seconds is None else duration(given.seconds)
-        counted = one.work.counted
-        hours = _figure(one.gpu_hours, counted) if given.gpus else ""
-        rows.append((one.name, *shares, *_time_cells(one.seconds, counted), limit, hours, state))
+        counted = planned.work.counted
+        hours = _figure(planned.gpu_hours, counted) if given.gpus else ""
+        rows.append((planned.name, *shares, *_time_cells(planned.seconds, counted), limit, hours, state))
         rows += [
             (f"  {part.part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
-            for part in _shown(one)
+            for part in _shown(planned)
         ]
-    counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
-    total = _time_cells(sum((one.seconds for one in jobs), Seconds()), counted)
+    counted, gpu_hours = all(planned.work.counted for planned in jobs), sum(planned.gpu_hours for planned in jobs)
+    total = _time_cells(sum((planned.seconds for planned in jobs), Seconds()), counted)
     rows.append(("all", "", "", "", "", *total, "", _figure(gpu_hours, counted) if gpu_hours else "", ""))
     used = [column for column in range(len(TIMES)) if any(row[column] for row in rows[1:])]
-    right = [place for place, column in enumerate(used) if column not in (0, 2, len(TIMES) - 1)]
+    right = [index for index, column in enumerate(used) if column not in (0, 2, len(TIMES) - 1)]
     lines = [*text_table([[row[column] for column in used] for row in rows], right=right).splitlines(), ""]
     return [*lines, *too_long, ""] if (too_long := warnings(jobs)) else lines
 
 
-def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
-    """The parts that get a row of their own."""
-    return one.parts if len(one.parts) > 1 else ()
+def _shown(planned: PlannedWork) -> tuple[TimedPart, ...]:
+    """Return the parts that get a row of their own."""
+    return planned.parts if len(planned.parts) > 1 else ()
 
 
 def _count_row(name: str, work: Workload, likely: str, usd: float | None, bounds: Iterable[str]) -> tuple[str, ...]:
@@ -305,7 +310,7 @@ def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
 
 
 def _figure(value: float, counted: bool, written: Callable[[float], str] = "{:,.1f}".format) -> str:
-    """A figure as it is written, `?` where the work is not counted, unknown where the model's size is not known."""
+    """Return a figure in text: `?` if the work is not counted, unknown if the model's size is."""
     return written(value) if not math.isnan(value) else "unknown" if counted else UNCOUNTED_FIGURE
 
 
@@ -323,75 +328,75 @@ def _tokens(value: float) -> str:
     return f"{value / 1e6:,.1f} M" if value >= 1e6 else _number(value)
 
 
-def as_json(one: PlannedWork) -> dict[str, Any]:
-    """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
+def as_json(planned: PlannedWork) -> dict[str, Any]:
+    """Return a job as JSON values: resources, counts, seconds; null for uncounted and unknown ones."""
 
-    def known(figures: Mapping[str, float]) -> dict[str, float | None]:
+    def or_null(figures: Mapping[str, float]) -> dict[str, float | None]:
         return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
     return {
-        "job": one.name,
-        "resources": {**asdict(one.allotted), "workers": one.workers},
-        "work": known(asdict(one.work)),
-        "seconds": known({**asdict(one.seconds), "wall": one.wall}),
-        "measured": "; ".join(map(str, one.measured)) or None,
-        "usd": {"likely": None if one.likely is None else asdict(one.likely), "at_most": one.usd},
+        "job": planned.name,
+        "resources": {**asdict(planned.allotted), "workers": planned.workers},
+        "work": or_null(asdict(planned.work)),
+        "seconds": or_null({**asdict(planned.seconds), "wall": planned.wall}),
+        "measured": "; ".join(map(str, planned.measured)) or None,
+        "usd": {"likely": None if planned.likely is None else asdict(planned.likely), "at_most": planned.usd},
     }
 
 
 def describe_collection(config: Config) -> str:
-    """Text of `r2v collect --dry-run`: measured on a sample of requests; of a benchmark of one's own, which is not
-    imported for that, as the plan counts it. Raises UsageError as `collect_estimate.estimate` does."""
+    """Return the text of `r2v collect --dry-run`, measured on a sample of requests; for a benchmark of one's own, which
+    is not imported, by the plan's counts. Raise UsageError as `collect_estimate.estimate` does."""
     from r2v.stages import collect_estimate
 
     collect_estimate.require_paid(config)
     if not is_dotted(config.env.benchmark):
         return collect_estimate.describe(config)
-    known = known_here(config)
-    return "\n".join(table([planned_work("collect", config, known, Allotted(), Path())], config, known))
+    facts = facts_here(config)
+    return "\n".join(table([planned_work("collect", config, facts, Allotted(), Path())], config, facts))
 
 
-def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> str | None:
-    """Likely dollars and the bound of the stages after one, or (`itself`) of it too; None where no paid teacher is
-    asked, or the plan cannot be made: no line is worth a stage."""
+def rest_price(config: Config, row: Job, root: Path, *, itself: bool = False) -> tuple[str, str, float, float] | None:
+    """Return (first, last, likely USD, most USD) of the paid stages after one, or (`itself`) from it on; None where
+    none is paid, or the plan cannot be made, which must not fail a stage."""
     if not config.asks_provider:
         return None
     try:
-        names = [one.name for one in selection(config)[0]]
+        names = [item.name for item in selection(config)[0]]
         rest = names[names.index(row.name) + (not itself) :]
-        jobs = planned_jobs(config, known_here(config, root), {name: Allotted() for name in rest}, root)
+        jobs = planned_jobs(config, facts_here(config, root), {name: Allotted() for name in rest}, root)
     except (R2VError, OSError, ValueError, LookupError, TypeError):
         return None
-    paid = [one for one in jobs if questions(one.work, config)]
+    paid = [planned for planned in jobs if questions(planned.work, config)]
     at_most = _total_usd(paid)
     if not paid or at_most is None or math.isnan(at_most):
         return None
-    likely = sum(one.likely.usd for one in paid if one.likely is not None)
-    return f"the rest ({paid[0].name} to {paid[-1].name}): likely ${likely:,.2f}, at most ${at_most:,.2f}"
+    likely = sum(planned.likely.usd for planned in paid if planned.likely is not None)
+    return paid[0].name, paid[-1].name, likely, at_most
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
-    """A line for each job, or unit of one, that takes longer than its time limit, with what makes it shorter."""
+    """Return a line for each job, or unit of one, that exceeds its time limit, with remedies."""
     lines = []
-    for one in jobs:
-        limit = one.allotted.seconds or 0.0
+    for planned in jobs:
+        limit = planned.allotted.seconds or 0.0
         lines += [
-            f"{one.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task has "
-            f"come to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
-            for part in one.never_kept
+            f"{planned.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task "
+            f"has come to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
+            for part in planned.never_kept
         ]
-        if one.too_long and not one.never_kept:
-            starts = math.ceil(one.wall / limit)
+        if planned.too_long and not planned.never_kept:
+            starts = math.ceil(planned.wall / limit)
             lines.append(
-                f"{one.name}: about {duration(one.wall)} under --time={duration(limit)}, so it takes {starts} starts "
-                f"(finished tasks are kept, the job is put back into the queue); {_shorter(one)}"
+                f"{planned.name}: about {duration(planned.wall)} under --time={duration(limit)}, so it takes {starts} "
+                f"starts (finished tasks are kept, the job is put back into the queue); {_shorter(planned)}"
             )
     return lines
 
 
-def _shorter(one: PlannedWork) -> str:
-    """The remedies of what takes longest."""
-    longest = max(one.parts, key=lambda part: part.seconds.wall)
+def _shorter(planned: PlannedWork) -> str:
+    """Return the remedies of the part that takes longest."""
+    longest = max(planned.parts, key=lambda part: part.seconds.wall)
     slow = longest.seconds
     by = {
         slow.environment: "more of rollout.workers",
@@ -402,32 +407,32 @@ def _shorter(one: PlannedWork) -> str:
     return f"most of it {longest.part.name}: less of {longest.part.remedy}, or {other}"
 
 
-def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
-    """A line for each count of tasks that is above what its split has, as the stage itself will say."""
-    counts = dict.fromkeys(count for one in jobs if one.parts for count in job(one.name).task_counts)
-    asked = [(key, attrgetter(key)(config), split) for key, split in counts]
+def _above(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
+    """Return a line for each count of tasks that exceeds its split, as the stage logs it."""
+    counts = dict.fromkeys(count for planned in jobs if planned.parts for count in job(planned.name).task_counts)
+    limits = [(key, attrgetter(key)(config), split) for key, split in counts]
     return [
-        f"{key}={count}: there are {known.tasks[split]} tasks in the {split} split; all of them are played"
-        for key, count, split in asked
-        if count is not None and count > known.tasks[split]
+        f"{key}={count}: there are {facts.tasks[split]} tasks in the {split} split; all of them are played"
+        for key, count, split in limits
+        if count is not None and count > facts.tasks[split]
     ]
 
 
-def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
-    split = ", ".join(f"{count} {name}" for name, count in known.tasks.items() if count)
-    asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
+def _basis(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
+    split = ", ".join(f"{count} {name}" for name, count in facts.tasks.items() if count)
+    estimated = "" if facts.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
     bounds: dict[str, dict[str, None]] = {}
-    for part in (part for one in jobs for part in one.parts if part.part.at_most):
+    for part in (part for planned in jobs for part in planned.parts if part.part.at_most):
         bounds.setdefault(part.part.at_most, {})[part.part.name] = None
-    if known.to_count:
-        return [uncounted_line(config, known), basis(config)]
+    if facts.to_count:
+        return [uncounted_line(config, facts), basis(config)]
     return [
-        f"tasks: {split}{asked}",
-        *_above(jobs, config, known),
-        *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
-        *known.pace.lines(),
+        f"tasks: {split}{estimated}",
+        *_above(jobs, config, facts),
+        *([_CHANGING.format(facts.changing, sum(facts.tasks.values()))] if facts.changing else []),
+        *facts.pace.lines(),
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
-        *(f"likely dollars of {one.name}: {one.likely.how}" for one in jobs if one.likely),
+        *(f"likely dollars of {planned.name}: {planned.likely.how}" for planned in jobs if planned.likely),
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold; "
         "training counts each row as policy.max_seq_len tokens",
         basis(config),
@@ -435,10 +440,10 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
 
 
 def time_basis(jobs: Sequence[PlannedWork]) -> list[str]:
-    """Assumptions behind the times, and the runs behind the measured ones."""
-    others = " of the others" if any(one.measured for one in jobs) else ""
+    """Return the assumptions of the times, and the runs of the measured ones."""
+    others = " of the others" if any(planned.measured for planned in jobs) else ""
     return [
-        *(f"time of {one.name}: {run}" for one in jobs for run in one.measured),
+        *(f"time of {planned.name}: {run}" for planned in jobs for run in planned.measured),
         f"times{others}: estimated; models, environments (so many workers at a time) and the LLM by direct calls, one "
         "after another, though they overlap",
         f"models: {UTILISATION:.0%} of the operations in the card's datasheet (that of {ASSUMED} where its type is not "

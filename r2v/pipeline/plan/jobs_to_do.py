@@ -1,13 +1,12 @@
-"""Which jobs there are to do, told without doing any: what `run_all` submits and `--dry-run` prints.
+"""Plan of the jobs to do, without doing any: submitted by `run_all`, printed by `--dry-run`.
 
     for step in plan(config, start="router"):
         print(step.job.name, step.state, step.why)
 
-A job is up to date when an artifact of its fingerprint is finished, all its inputs are up to date, and every file
-still says what its manifest says. One whose content has changed under our feet is stale, and so is all that rests
-on it. A job whose input has yet to be made is to be done: whether its content changes, the job itself will see. An
-ablation study makes every stage that each of its changes makes again; a chain makes only what differs from those before
-it, by the fingerprints' keys without the contents that are not there yet.
+A job is up to date when an artifact of its fingerprint is finished, all its inputs are up to date, and every file has
+the hash of its manifest. A job whose files were altered is stale, and so are the jobs after it. A job with an input
+that is not made yet is to do. An ablation study remakes the stages that its changes reach; each chain makes only the
+artifacts that differ from those of earlier chains, compared by settings and inputs, for their content is not there yet.
 """
 
 from __future__ import annotations
@@ -41,60 +40,59 @@ State = Literal["up to date", "stale", "to do"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedJob:
-    """One job of a plan. `needs` are the jobs of the same plan that it waits for."""
+    """A job of a plan. `needs` are the jobs of the same plan that it waits for."""
 
     job: Job
     needs: tuple[str, ...]
     state: State
     why: str
     artifact: Artifact | None = None
-    """What is up to date."""
+    """The artifact that is up to date."""
     spoiled: bool = False
-    """Whether its own files have changed, so that it must be made anew although it is there."""
+    """True if its own files were altered, so that it must be made anew."""
     recipe: str = ""
-    """What it makes, by its settings and by the recipes of its inputs: known before any of them is made. Jobs of one
-    recipe make one artifact, as far as a stage makes one of the same inputs. Empty: a base is not hashed yet."""
+    """Hash of its settings and of its inputs' recipes, available before any of them is made. Jobs of one recipe make
+    one artifact, as far as stages are deterministic. Empty if a base model is not hashed yet."""
 
 
 def plan(
     config: Config, *, start: str | None = None, without: Sequence[str] = (), root: Path = Path()
 ) -> list[PlannedJob]:
-    """The jobs from `start` on in their order, each with its state. Nothing is written.
+    """Return the jobs from `start` on in their order, each with its state. Nothing is written.
 
-    Raises UsageError for an unknown job or where a stage would not take the configuration, InputError where an
-    input that no job of the plan makes is missing or altered.
+    Raise UsageError for an unknown job or a configuration that a stage refuses, InputError where an input that no job
+    of the plan makes is missing or altered.
     """
-    wanted, given = selection(config, start=start, without=without)
-    for item in wanted:
+    selected, given = selection(config, start=start, without=without)
+    for item in selected:
         require_policy(item.load().sections(config))
-    made: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for name in given:
-        made[name] = published(config, name, root)
-    waits, steps = waiting(wanted), dict[str, PlannedJob]()
-    recipes = {name: artifact.data_sha256 for name, artifact in made.items()}
-    for item in wanted:
+        artifacts[name] = published(config, name, root)
+    waits, steps = waiting(selected), dict[str, PlannedJob]()
+    recipes = {name: artifact.data_sha256 for name, artifact in artifacts.items()}
+    for item in selected:
         recipes[item.name] = recipe_of(config, item, recipes)
-        step = replace(_step(config, item, waits[item.name], made, steps, root), recipe=recipes[item.name])
+        step = replace(_step(config, item, waits[item.name], artifacts, steps, root), recipe=recipes[item.name])
         if step.artifact is not None:
-            made[item.name] = step.artifact
+            artifacts[item.name] = step.artifact
         steps[item.name] = step
     return list(steps.values())
 
 
 def require_worlds(config: Config, jobs: Sequence[Job]) -> None:
-    """Raises UsageError where one of these jobs would play in a world, or with a teacher, that is not there."""
+    """Raise UsageError where the world or the teacher of one of these jobs is not available."""
     require_chain(config, jobs)
     for item in jobs:
         require_world(item.load().sections(config))
 
 
-def waiting(wanted: Sequence[Job]) -> dict[str, tuple[str, ...]]:
-    """What each of these jobs waits for among them. A job left out owes its own waiting to those after it only
-    where they read something made before it."""
-    names = {item.name for item in wanted}
+def waiting(rows: Sequence[Job]) -> dict[str, tuple[str, ...]]:
+    """Return job -> the jobs among these that it waits for, without those that another one waits for already."""
+    names = {item.name for item in rows}
     reached: dict[str, set[str]] = {}
     waits = {}
-    for item in wanted:
+    for item in rows:
         direct = [name for name in item.needs if name in names]
         behind = set(direct).union(*(reached[name] for name in direct))
         for name in item.also_reads:
@@ -109,7 +107,7 @@ def _step(
     config: Config,
     item: Job,
     needs: tuple[str, ...],
-    made: Mapping[str, Artifact],
+    artifacts: Mapping[str, Artifact],
     steps: Mapping[str, PlannedJob],
     root: Path,
 ) -> PlannedJob:
@@ -118,50 +116,50 @@ def _step(
             state: State = "stale" if steps[name].state == "stale" else "to do"
             return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
     try:
-        key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
-        found = made_already(config, item, key, root)
+        key = fingerprint_of(config, item, {name: artifacts[name] for name in item.inputs})
+        artifact = made_already(config, item, key, root)
     except NotHashed:
         return PlannedJob(job=item, needs=needs, state="to do", why=NOT_HASHED)
     except Damaged as error:
         return PlannedJob(job=item, needs=needs, state="stale", why=str(error), spoiled=True)
-    if found is None:
+    if artifact is None:
         return PlannedJob(job=item, needs=needs, state="to do", why="not made with this configuration and these inputs")
-    return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=found)
+    return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=artifact)
 
 
 def touched(before: Config, after: Config) -> set[str]:
-    """The jobs that would make something else under the one configuration than under the other, inputs aside."""
+    """Return the jobs whose settings differ between two configurations."""
     views = [(item, item.load()) for item in JOBS]
     return {item.name for item, stage in views if identity(stage.sections(before)) != identity(stage.sections(after))}
 
 
-Make = tuple[str, Config]
+ChainJob = tuple[str, Config]
 """A job's name and the configuration that it is made with."""
 
 
-def makes_of(name: str, config: Config) -> list[Make]:
-    """What the job of this name makes, each once; its own row where it makes no chains."""
+def chain_jobs(name: str, config: Config) -> list[ChainJob]:
+    """Return the jobs that a job makes, each once; only itself if it makes no chains."""
     row = job(name)
     chains = row.load().chains(config)
     if not chains:
         return [(name, config)]
     last = row.remakes
-    seen = {key for made, key, _ in _keys(config, last) if made != last}  # the chain's own jobs stand before it
-    found = []
+    seen = {key for stage, key, _ in _keys(config, last) if stage != last}  # the chain's own jobs are made before it
+    makes = []
     for chain in chains:
-        for made, key, one in _keys(chain, last):
+        for stage, key, under in _keys(chain, last):
             if key not in seen:
                 seen.add(key)
-                found.append((made, one))
-    return found
+                makes.append((stage, under))
+    return makes
 
 
 def _keys(config: Config, last: str) -> Iterator[tuple[str, str, Config]]:
-    """(job, what names its artifact, configuration) of a chain up to this job."""
+    """Yield (job, key of its artifact, configuration) of a chain up to this job."""
     rows, keys = [as_configured(config, row) for row in JOBS], dict[str, str]()
-    wanted = upstream([last], rows)
+    names = upstream([last], rows)
     for row in rows:
-        if row.name not in wanted:
+        if row.name not in names:
             continue
         inputs = [keys[name] for name in row.inputs]
         sections = identity(row.load().sections(config))

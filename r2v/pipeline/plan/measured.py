@@ -1,8 +1,8 @@
-"""Measured times of a stage: of an earlier run here, scaled to what is planned now.
+"""Measured times of a stage: of an earlier run here, scaled to the planned work.
 
-An estimate is wrong by a factor that nobody knows, but by nearly the same one for two runs of one stage with one model
-on one kind of machine. So where such a run was recorded (`r2v.storage.durations`), the time is the recorded one, but
-for its start, times the ratio of both estimates, and it is said of which run.
+An estimate is wrong by an unknown factor, but by nearly the same one for two runs of a stage with one model on one type
+of machine. So if such a run was recorded (`r2v.storage.durations`), the time is the recorded one without its start,
+times the ratio of both estimates, plus the start. The run is named.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.paths import ARTIFACTS
 
 _FAR = 100.0
-"""A run whose work is so many times smaller or larger says nothing: fixed costs are all of one of them."""
+"""Largest ratio of work, either way, at which an earlier run is scaled: beyond it fixed costs dominate one of them."""
 
 
 _START = 6.0
-"""Seconds of a run, or half of a shorter one, that grow with no work: imports (torch, transformers, peft and trl: 6 s
-of a CPU, measured), and the models that are loaded."""
+"""Fixed seconds of a run, at most half of it: imports (torch, transformers, peft and trl: 6 s of a CPU, measured), and
+loading of models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
-    """A time with the run that it goes by."""
+    """A time with the run that it was scaled from."""
 
     seconds: float
     run: Duration
     ratio: float
-    """How much more is planned than that run did, by the estimate of both."""
+    """Planned work over that run's, by the estimates of both."""
     factor: float
-    """The time, over the estimate of what is planned."""
+    """The time over the estimate of the planned work."""
 
     def __str__(self) -> str:
         run = self.run
@@ -55,29 +55,29 @@ def measured_time(
     root: Path,
     published: bool = True,
 ) -> MeasuredTime | None:
-    """The time of a job by the recorded run that is nearest in size; None where none of them is of this benchmark and
-    model, or on such a machine.
+    """Return the time of a job, scaled from the recorded run nearest in size; None if no run is of this benchmark and
+    model on such a machine.
 
-    now: the estimate of what is planned, in seconds. then: of what a run did, by its configuration. gpu: what the
-    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work. published:
-    false for a stage of an ablation, which goes by such runs first.
+    now: estimate of the planned work, seconds. then: estimate of a run's work, by its configuration. gpu: part of the
+    GPU's name, "" for any; CPU for a machine without; None for any machine, where no GPU has work. published: false for
+    a stage of an ablation, for which runs of ablations come first.
     """
-    found = []
+    times = []
     for run in recorded(root, job):
         if not _on_such_a_machine(run.device, gpu) or run.published < published:
             continue
         try:
-            made = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
+            earlier = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
         except R2VError:
             continue  # its artifact was cleaned up, or is of another version
-        if identity(made.env) != identity(config.env) or made.policy.model_name != config.policy.model_name:
+        if identity(earlier.env) != identity(config.env) or earlier.policy.model_name != config.policy.model_name:
             continue
-        ratio = now / before if (before := then(made, run)) else float("nan")
+        ratio = now / before if (before := then(earlier, run)) else float("nan")
         if 1 / _FAR <= ratio <= _FAR:
             start = min(_START, run.seconds / 2)
             seconds = start + (run.seconds - start) * ratio
-            found.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
-    return min(found, key=lambda one: (one.run.published != published, abs(math.log(one.ratio))), default=None)
+            times.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
+    return min(times, key=lambda time: (time.run.published != published, abs(math.log(time.ratio))), default=None)
 
 
 def _on_such_a_machine(device: str, gpu: str | None) -> bool:

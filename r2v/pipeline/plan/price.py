@@ -1,4 +1,4 @@
-"""The price of a stage: its tokens of the LLM at the list price, without discounts of provider batches or caches."""
+"""Price of a stage: its LLM tokens at list prices, without discounts for provider batches or caches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from r2v.wire.exchange import TokenCounts
 
 
 def dollars(work: Workload, config: Config) -> float | None:
-    """Dollars of a stage's work; None where a model has no price, nan where the work is not counted."""
+    """Return the US dollars of a stage's work; None if a model has no price, nan if the work is not counted."""
     total = 0.0
-    for asked, requests, tokens_in, tokens_out in _billed(work, config):
-        rate = _rate(asked)
+    for endpoint, requests, tokens_in, tokens_out in _billed(work, config):
+        rate = _rate(endpoint)
         if rate is None:
             return None
         if math.isnan(requests):
@@ -29,22 +29,22 @@ def dollars(work: Workload, config: Config) -> float | None:
 
 
 def endpoints(config: Config) -> list[TeacherConfig]:
-    """The models of the pair that are providers'."""
-    return [asked for asked, *_ in _billed(Workload(llm=1, drawn=1), config)]
+    """Return the models of the pair that are behind providers' APIs."""
+    return [endpoint for endpoint, *_ in _billed(Workload(llm=1, drawn=1), config)]
 
 
 def questions(work: Workload, config: Config) -> dict[str, float]:
-    """Requests to providers, by the name of the model."""
-    found: dict[str, float] = {}
-    for asked, requests, *_ in _billed(work, config):
-        rate = _rate(asked)
-        name = asked.model_name if rate is None else rate.model
-        found[name] = found.get(name, 0.0) + requests
-    return found
+    """Return the requests to providers, by the name of the model."""
+    counts: dict[str, float] = {}
+    for endpoint, requests, *_ in _billed(work, config):
+        rate = _rate(endpoint)
+        name = endpoint.model_name if rate is None else rate.model
+        counts[name] = counts.get(name, 0.0) + requests
+    return counts
 
 
 def _billed(work: Workload, config: Config) -> Iterator[tuple[TeacherConfig, float, float, float]]:
-    """(model, requests, prompt tokens, reply tokens) of each of the pair that is a provider's."""
+    """Yield (model, requests, prompt tokens, reply tokens) of each model of the pair that is a provider's."""
     if config.teacher.provider != "scripted" and work.llm:
         yield config.teacher, work.llm, work.llm_in, work.llm_out
     if config.policy.is_api and work.drawn:
@@ -52,14 +52,14 @@ def _billed(work: Workload, config: Config) -> Iterator[tuple[TeacherConfig, flo
 
 
 def longest_prompt(teacher: TeacherConfig) -> float:
-    """Tokens that a model is shown at most: what its context leaves beside the reply; infinity where none is known."""
+    """Return the most prompt tokens of a model: its context less the reply; infinity for an unknown context."""
     rate = None if teacher.provider == "scripted" else _rate(teacher)
     context = teacher.context or (rate.context if rate else None)
     return math.inf if context is None else max(1, context - teacher.max_tokens)
 
 
 def mean_prompt(first: float, page: float, action: float, steps: float, longest: float) -> float:
-    """Mean tokens of the prompts of an episode, each cut to `longest`: the t-th shows t pages and t - 1 actions."""
+    """Return the mean tokens of an episode's prompts, each cut to `longest`: the t-th has t pages and t - 1 actions."""
     count = max(1, round(steps))
     return sum(min(longest, first + page * t + action * (t - 1)) for t in range(1, count + 1)) / count
 
@@ -72,7 +72,7 @@ def _rate(teacher: TeacherConfig) -> Rate | None:
 
 
 def basis(config: Config) -> str:
-    """Which prices these are, in one line."""
+    """Return the source of the prices, in one line."""
     teacher = config.teacher
     if config.policy.is_api:
         return _basis_of_two(config)
@@ -97,15 +97,17 @@ def basis(config: Config) -> str:
 
 
 def _basis_of_two(config: Config) -> str:
-    """The same where the small model is a provider's too."""
+    """Return the source of the prices if the small model is behind an API too."""
     models = endpoints(config)
-    if lacking := [asked.model_name for asked in models if _rate(asked) is None]:
+    if lacking := [endpoint.model_name for endpoint in models if _rate(endpoint) is None]:
         return (
             f"dollars: unknown, for {' and '.join(lacking)} have no price in {prices_version()}; set usd_in and "
             "usd_out of teacher or policy.api, USD per million tokens"
         )
     rates = [
-        f"{asked.model_name} at ${rate.input:g} and ${rate.output:g}" for asked in models if (rate := _rate(asked))
+        f"{endpoint.model_name} at ${rate.input:g} and ${rate.output:g}"
+        for endpoint in models
+        if (rate := _rate(endpoint))
     ]
     cap = "" if config.teacher.max_usd is None else f"; teacher.max_usd stops at ${config.teacher.max_usd:,.2f}"
     return (

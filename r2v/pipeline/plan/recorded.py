@@ -1,11 +1,11 @@
-"""Recorded counts of a benchmark of one's own: written where it is imported, read by commands that import nothing.
+"""Recorded counts of a benchmark of one's own: written where it is imported, read by commands that do not import it.
 
     record(config, benchmark)          # by every stage that counts its tasks, and by `r2v check-env`
-    counts = recorded(config)          # None: nobody has imported the module as it is now
+    counts = recorded(config)          # None: the module was not imported since its last change
     check_command(config)              # r2v check-env shop:Shop --overrides 'env.options={"num_tasks": 60}'
 
-A record is named by all that its counts depend on: the content of the module's file, the class, its options and how
-tasks are split. An edited module has no record until it is imported again.
+A record's name is the hash of all that its counts depend on: the content of the module's file, the class, its options
+and the split of tasks. An edited module has no record until it is imported again.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _KEYS = ("env.options", "data.split_by", "data.split_seed")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkCounts:
-    """A benchmark under one configuration, without its code."""
+    """Counts of a benchmark under one configuration."""
 
     pace: Pace
-    """Without its basis, which stands beside it."""
+    """Without its basis, which is a field of its own."""
     basis: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, int]
     """Split -> number of tasks."""
     mutating: dict[str, list[bool]]
-    """Split -> of each of its tasks, in order, whether it changes a world that others share (`Task.mutates`)."""
+    """Split -> for each task in order, true if it changes a shared world (`Task.mutates`)."""
     snapshot: bool
     deterministic: bool
 
 
 def counts_of(config: Config, benchmark: Benchmark) -> BenchmarkCounts:
-    """The counts of a benchmark that is loaded. Raises UsageError for a pace that is none."""
+    """Return the counts of a loaded benchmark. Raise UsageError for an invalid pace."""
     tasks, able = benchmark.tasks(), benchmark.capabilities
     split_of = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
     splits, shared = Counter(split_of.values()), [] if able.parallel else tasks
@@ -64,15 +64,14 @@ def counts_of(config: Config, benchmark: Benchmark) -> BenchmarkCounts:
 
 
 def record(config: Config, benchmark: Benchmark, root: Path = Path()) -> None:
-    """Write down the counts of a benchmark of one's own, which has just been imported; nothing of R2V's, which is asked
-    itself."""
+    """Record the counts of an imported benchmark of one's own; none of R2V's, which list their tasks themselves."""
     if is_dotted(config.env.benchmark) and recorded(config, root) != (counts := counts_of(config, benchmark)):
         write_json(_path(config, root), hashed(asdict(counts)))
 
 
 def recorded(config: Config, root: Path = Path()) -> BenchmarkCounts | None:
-    """The counts of the configured benchmark as its module is now; None where nobody has written them down, or the
-    record is damaged. Raises UsageError where there is no such module."""
+    """Return the recorded counts of the configured benchmark's current module; None if there are none or the record is
+    damaged. Raise UsageError if there is no such module."""
     try:
         counts = from_dict(BenchmarkCounts, read_hashed(_path(config, root)))
     except (FileNotFoundError, Damaged, ValueError):
@@ -82,7 +81,7 @@ def recorded(config: Config, root: Path = Path()) -> BenchmarkCounts | None:
 
 
 def check_command(config: Config) -> str:
-    """The command that imports, checks and counts the configured benchmark, as it is typed."""
+    """Return the command that imports, checks and counts the configured benchmark."""
     usual = load(None)
     changed = {key: value for key in _KEYS if (value := _value(config, key)) != _value(usual, key)}
     overrides = [f"{key}={json.dumps(value)}" for key, value in changed.items()]

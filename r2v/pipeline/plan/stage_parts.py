@@ -1,11 +1,11 @@
-"""The parts of each stage: what it plays, asks and trains under a configuration, counted by what its code does.
+"""Parts of each stage: its episodes, requests and training under a configuration, counted as its code makes them.
 
-    for part in parts_of("evaluate", config, known):
+    for part in parts_of("evaluate", config, facts):
         print(part.name, part.total.episodes, part.total.steps)
 
-A part is counted exactly where outcomes do not change it: as many episodes, branches, resets, steps and questions are
-executed as planned, if episodes are as long as the pace says. Where outcomes do (which thresholds a bisection plays,
-whether an oracle tries the second branch), the plan is the most that there can be, and `at_most` says why.
+A part is counted exactly if outcomes do not change it: the planned episodes, branches, resets, steps and requests are
+executed, given episodes of the pace's length. Otherwise (the thresholds of a bisection, the second branch of an oracle)
+the plan is an upper bound, and `at_most` has the reason.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from r2v.config import Config, PhaseName
 from r2v.envs.base import WORLDLESS
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.case import Case, Part
-from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts
+from r2v.pipeline.plan.plan_inputs import Part, PlanInputs
 from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_at_most, episode
 from r2v.pipeline.rows import named
 from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, GUARDED, MOST_PLAYED
 from r2v.stages.generate_router_features import PLACING_PLAYS
 
 
-def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
-    """The parts of a stage; none for one that plays, asks and trains nothing."""
+def parts_of(stage: str, config: Config, facts: BenchmarkFacts) -> tuple[Part, ...]:
+    """Return the parts of a stage; none for one that plays, asks and trains nothing."""
     counted = as_configured(config, job(stage)).parts
-    found: Sequence[Part] = named(counted)(Case(config, known)) if counted else ()
-    return tuple(part for part in found if part.total.steps or part.total.llm or part.total.trained)
+    parts: Sequence[Part] = named(counted)(PlanInputs(config, facts)) if counted else ()
+    return tuple(part for part in parts if part.total.steps or part.total.llm or part.total.trained)
 
 
-def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False) -> Part:
-    """So many full rows in each epoch of a phase, `times` over; `reference`: another model reads each once."""
-    settings, longest = case.config.training.phase(phase), case.config.policy.max_seq_len
+def _training(
+    inputs: PlanInputs, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False
+) -> Part:
+    """Return a phase's training on full rows, `times` over; `reference`: another model reads each row once."""
+    settings, longest = inputs.config.training.phase(phase), inputs.config.policy.max_seq_len
     drawn = rows if settings.max_examples is None else min(rows, settings.max_examples)
     return Part(
         name="training",
@@ -44,198 +46,198 @@ def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, 
     )
 
 
-def _collected(case: Case) -> float:
+def _collected(inputs: PlanInputs) -> float:
     """Return the episodes of the training runs."""
-    data = case.config.data
-    return case.known.of_split("train", data.num_episodes) * len(data.seeds)
+    data = inputs.config.data
+    return inputs.facts.of_split("train", data.num_episodes) * len(data.seeds)
 
 
-def bc(case: Case) -> Sequence[Part]:
-    """A row for each episode that is cloned: the collected one, and its twin under each perturbation seed."""
-    data = case.config.data
+def bc(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the training on a row for each cloned episode: collected ones, and twins under each perturbation seed."""
+    data = inputs.config.data
     twins = len(data.perturbation_seeds.train) if data.condition == "noisy" else 0
-    return [_training(case, "bc", _collected(case) * (twins + case.config.perturb.include_clean))]
+    return [_training(inputs, "bc", _collected(inputs) * (twins + inputs.config.perturb.include_clean))]
 
 
-def hierarchical(case: Case) -> Sequence[Part]:
-    """Training whose rollouts depend on what is learnt: not counted."""
+def hierarchical(inputs: PlanInputs) -> Sequence[Part]:
+    """Return uncounted training: its rollouts depend on the learnt actor."""
     return [Part(name="training", total=UNCOUNTED, unit=Workload())]
 
 
-def collect(case: Case) -> Sequence[Part]:
-    """The teacher's episodes."""
-    data, steps = case.config.data, case.teacher_steps
-    one = case.with_tokens(episode(steps, llm=1), steps)
-    tasks, seeds = case.known.of_split("train", data.num_episodes), len(data.seeds)
+def collect(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the teacher's episodes."""
+    data, steps = inputs.config.data, inputs.teacher_steps
+    play = inputs.with_tokens(episode(steps, llm=1), steps)
+    tasks, seeds = inputs.facts.of_split("train", data.num_episodes), len(data.seeds)
     return [
         Part(
             name="teacher",
-            total=one.times(tasks * seeds),
-            unit=one,
-            blocks=case.blocks(tasks, seeds),
-            alone=case.alone("train", data.num_episodes),
+            total=play.times(tasks * seeds),
+            unit=play,
+            blocks=inputs.blocks(tasks, seeds),
+            alone=inputs.alone("train", data.num_episodes),
             remedy="data.num_episodes, data.seeds",
         )
     ]
 
 
-def perturb(case: Case) -> Sequence[Part]:
-    """Episodes played again under perturbations."""
-    config, steps = case.config, case.teacher_steps
+def perturb(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the episodes played again under perturbations."""
+    config, steps = inputs.config, inputs.teacher_steps
     if config.env.benchmark in WORLDLESS or "reroll" not in config.perturb.constructions:
         return []
     if not config.perturbations.active(config.data.condition):
         return []
-    one = case.with_tokens(episode(steps, llm=1), steps)
-    tasks = case.known.of_split("train", config.data.num_episodes)
+    play = inputs.with_tokens(episode(steps, llm=1), steps)
+    tasks = inputs.facts.of_split("train", config.data.num_episodes)
     each = len(config.data.seeds) * len(config.data.perturbation_seeds.train)
     return [
         Part(
             name="re-roll",
-            total=one.times(tasks * each),
-            unit=one,
-            blocks=case.blocks(tasks, each),
-            alone=case.alone("train", config.data.num_episodes),
+            total=play.times(tasks * each),
+            unit=play,
+            blocks=inputs.blocks(tasks, each),
+            alone=inputs.alone("train", config.data.num_episodes),
             at_most="only episodes that succeeded are played again",
             remedy="perturb.constructions, data.perturbation_seeds.train",
         )
     ]
 
 
-def verifier(case: Case) -> Sequence[Part]:
-    """Its labels, and the training of one verifier on all tasks and of one for each fold on the other folds' tasks:
-    together as much as each fold's on all tasks. Values of temporal differences are learnt before, in the same way."""
-    labels, folds = case.config.verifier, case.config.candidates.num_folds
-    rows = case.known.of_split("train", labels.num_tasks) * (1 + labels.num_corruptions)
+def verifier(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the labels, and the training of one verifier on all tasks and of one for each fold on the other folds'
+    tasks: together `num_folds` trainings on all tasks. Values of temporal differences are learnt before, likewise."""
+    labels, folds = inputs.config.verifier, inputs.config.candidates.num_folds
+    rows = inputs.facts.of_split("train", labels.num_tasks) * (1 + labels.num_corruptions)
     values = labels.label_sources == ["td"] and labels.mode == "trained"
-    return [*_labels(case), _training(case, "verifier", rows, times=folds * (1 + values))]
+    return [*_labels(inputs), _training(inputs, "verifier", rows, times=folds * (1 + values))]
 
 
-def _labels(case: Case) -> Sequence[Part]:
-    """Questions to a judge, and corrupted actions that are executed."""
-    config, known, steps = case.config, case.known, case.teacher_steps
+def _labels(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the requests to a judge, and the executed corrupted actions."""
+    config, facts, steps = inputs.config, inputs.facts, inputs.teacher_steps
     labels = config.verifier
     (source,) = labels.label_sources
-    free = config.teacher.provider == "scripted" and known.deterministic
-    tasks = known.of_split("train", labels.num_tasks)
-    asked = Workload(llm=steps + labels.num_corruptions)
+    free = config.teacher.provider == "scripted" and facts.deterministic
+    tasks = facts.of_split("train", labels.num_tasks)
+    questions = Workload(llm=steps + labels.num_corruptions)
     if labels.mode == "llm_judge" or source == "judge":
-        one = case.with_tokens(asked.times(len(config.data.seeds)), steps)
+        play = inputs.with_tokens(questions.times(len(config.data.seeds)), steps)
         why = "a recording may suggest fewer wrong actions"
-        return [Part(name="judge", total=one.times(tasks), unit=one, at_most=why, remedy="verifier.num_tasks")]
+        return [Part(name="judge", total=play.times(tasks), unit=play, at_most=why, remedy="verifier.num_tasks")]
     if not (source in ("corrupted", "consensus") or (source == "auto" and free)):
         return []
-    wrong = branches_at_most(steps, count=labels.num_corruptions, copies=known.copies, llm=1)
-    one = case.with_tokens(episode(steps, llm=1) + wrong, steps)
-    executed = known.branched_of_split("train", labels.num_tasks)
-    executed += known.branched_of_split("calibration", labels.num_tasks // 3)
-    judged = case.with_tokens(asked, steps)
+    wrong = branches_at_most(steps, count=labels.num_corruptions, copies=facts.copies, llm=1)
+    play = inputs.with_tokens(episode(steps, llm=1) + wrong, steps)
+    executed = facts.branched_of_split("train", labels.num_tasks)
+    executed += facts.branched_of_split("calibration", labels.num_tasks // 3)
+    judged = inputs.with_tokens(questions, steps)
     why = "an episode may suggest fewer wrong actions"
     confirmed = Part(name="judge", total=judged.times(executed), unit=judged, at_most=why, remedy="verifier.num_tasks")
     return [
         *([confirmed] if source == "consensus" else []),
         Part(
             name="corruptions",
-            total=one.times(executed),
-            unit=one,
-            blocks=case.blocks(executed, 1),
+            total=play.times(executed),
+            unit=play,
+            blocks=inputs.blocks(executed, 1),
             at_most="wrong actions are played on from steps that are drawn, of successes alone",
             remedy="verifier.num_tasks, verifier.num_corruptions",
         ),
     ]
 
 
-def candidates(case: Case) -> Sequence[Part]:
-    """Roll-outs, and a branch for each action that is tried."""
-    known, steps = case.known, case.student_steps
-    drawn = case.config.candidates.resolved(case.config.teacher.provider)
+def candidates(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the roll-outs with a branch for each candidate action."""
+    facts, steps = inputs.facts, inputs.student_steps
+    drawn = inputs.config.candidates.resolved(inputs.config.teacher.provider)
     texts = drawn.num_samples + drawn.with_teacher
-    tried = texts if known.pace.branched is None else min(known.pace.branched, texts)
+    tried = texts if facts.pace.branched is None else min(facts.pace.branched, texts)
     roll_out = episode(steps, student=1, samples=drawn.num_samples, llm=drawn.with_teacher, verifier=texts)
     by_teacher = drawn.continuation == "teacher"
-    played = branches(steps, each=tried, copies=known.copies, student=not by_teacher, llm=by_teacher)
-    one = case.with_tokens(roll_out + played, steps)
-    tasks = known.branched_of_split("train", drawn.num_tasks)
+    played = branches(steps, each=tried, copies=facts.copies, student=not by_teacher, llm=by_teacher)
+    play = inputs.with_tokens(roll_out + played, steps)
+    tasks = facts.branched_of_split("train", drawn.num_tasks)
     return [
         Part(
             name="candidates",
-            total=one.times(tasks),
-            unit=one,
-            blocks=case.blocks(tasks, 1),
+            total=play.times(tasks),
+            unit=play,
+            blocks=inputs.blocks(tasks, 1),
             at_most="equal actions of a state are scored and played once",
             remedy="candidates.num_tasks, candidates.num_samples, candidates.continuation",
         )
     ]
 
 
-def preference(case: Case) -> Sequence[Part]:
-    """Training on pairs, of two rows each, and the comparison of what is trained with the cloned policy."""
-    chosen = case.config.preference
+def preference(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the training on pairs, of two rows each, and the comparison of the trained with the cloned policy."""
+    chosen = inputs.config.preference
     if not chosen.enabled:
         return []
-    pairs = case.known.branched_of_split("train", case.config.candidates.num_tasks) * chosen.max_pairs_per_task
-    return [_training(case, "preference", 2 * pairs, reference=True), *_acceptance(case)]
+    pairs = inputs.facts.branched_of_split("train", inputs.config.candidates.num_tasks) * chosen.max_pairs_per_task
+    return [_training(inputs, "preference", 2 * pairs, reference=True), *_acceptance(inputs)]
 
 
-def _acceptance(case: Case) -> Sequence[Part]:
-    """Calibration tasks by the trained policy and by the cloned one."""
-    config, steps = case.config, case.student_steps
+def _acceptance(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the episodes of the trained and of the cloned policy on calibration tasks."""
+    config, steps = inputs.config, inputs.student_steps
     chosen, limit = config.preference, config.preference.accept_tasks
     if chosen.accept == "always" or config.env.benchmark in WORLDLESS:
         return []
-    one = case.with_tokens(episode(steps, student=1), steps)
-    tasks, seeds = case.known.of_split("calibration", limit), len(chosen.accept_seeds)
+    play = inputs.with_tokens(episode(steps, student=1), steps)
+    tasks, seeds = inputs.facts.of_split("calibration", limit), len(chosen.accept_seeds)
     return [
         Part(
             name="acceptance",
-            total=one.times(2 * tasks * seeds),
-            unit=one,
-            blocks=case.blocks(tasks, seeds),
-            alone=case.alone("calibration", limit),
+            total=play.times(2 * tasks * seeds),
+            unit=play,
+            blocks=inputs.blocks(tasks, seeds),
+            alone=inputs.alone("calibration", limit),
             at_most="nothing is played where there is nothing to learn",
             remedy="preference.accept_tasks, preference.accept_seeds, preference.accept=always",
         )
     ]
 
 
-def features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
-    """A roll-out of the small policy with a branch wherever the LLM acts otherwise; `verifier` as `observed` has it."""
-    steps = case.student_steps
-    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1)
-    return case.with_tokens(observed(case, steps, llm=1, verifier=verifier) + played, steps)
+def features_of_episode(inputs: PlanInputs, *, verifier: bool | None = None) -> Workload:
+    """Return a roll-out of the small policy with a branch at each disagreement of the LLM; `verifier` as `observed`."""
+    steps = inputs.student_steps
+    played = branches(steps, each=inputs.facts.pace.differing, copies=inputs.facts.copies, student=1)
+    return inputs.with_tokens(observed(inputs, steps, llm=1, verifier=verifier) + played, steps)
 
 
-def routed_features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
-    """The same of the routed pair, whose router is asked at every step of a branch too, and may ask the LLM."""
-    config, steps = case.config, case.student_steps
-    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1, llm=1)
+def routed_features_of_episode(inputs: PlanInputs, *, verifier: bool | None = None) -> Workload:
+    """Return the same of the routed pair, whose router also acts, and may ask the LLM, at every step of a branch."""
+    config, steps = inputs.config, inputs.student_steps
+    played = branches(steps, each=inputs.facts.pace.differing, copies=inputs.facts.copies, student=1, llm=1)
     groups = config.router.features
     samples = config.inference.num_candidates if "samples" in groups else 0
     scored = 1 + samples if config.router.reads_verifier else 0
     played = replace(played, verifier=played.student * scored, drawn=played.student * (1 + samples))
-    return case.with_tokens(observed(case, steps, llm=2, verifier=verifier) + played, steps)
+    return inputs.with_tokens(observed(inputs, steps, llm=2, verifier=verifier) + played, steps)
 
 
-def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None = None) -> Workload:
-    """An episode of the small policy at whose every step features are taken: samples, and the verifier's scores of what
-    is proposed (None: if they are of the router's groups). The score of the step before is remembered."""
-    groups = case.config.router.features
-    samples = case.config.inference.num_candidates if "samples" in groups else 0
-    scored = 1 + samples if (case.config.router.reads_verifier if verifier is None else verifier) else 0
+def observed(inputs: PlanInputs, steps: float, *, llm: float = 0, verifier: bool | None = None) -> Workload:
+    """Return an episode of the small policy with features at every step: samples, and the verifier's scores of the
+    proposals (None: if the router reads them). The score of the step before is remembered."""
+    groups = inputs.config.router.features
+    samples = inputs.config.inference.num_candidates if "samples" in groups else 0
+    scored = 1 + samples if (inputs.config.router.reads_verifier if verifier is None else verifier) else 0
     return episode(steps, student=1, samples=samples, llm=llm, verifier=scored)
 
 
-def _rounds(case: Case) -> Sequence[Part]:
-    """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
-    settings, known = case.config.router, case.known
+def _rounds(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the placing of rounds' thresholds, and their roll-outs, whose branches the router continues."""
+    settings, facts = inputs.config.router, inputs.facts
     if not settings.routed_rounds:
         return []
     seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
     plays = 1 + len(settings.round_budgets) * (PLACING_PLAYS + 1)
-    placing, placed = routed(case, 1.0), known.of_split("calibration", calibration)
-    one = routed_features_of_episode(case)
-    tasks = known.branched_of_split("train", settings.round_tasks)
-    tasks += known.branched_of_split("calibration", calibration)
+    placing, placed = routed(inputs, 1.0), facts.of_split("calibration", calibration)
+    play = routed_features_of_episode(inputs)
+    tasks = facts.branched_of_split("train", settings.round_tasks)
+    tasks += facts.branched_of_split("calibration", calibration)
     why = "the LLM's share is what thresholds are placed for, and bisections may end early"
     return [
         Part(
@@ -243,80 +245,80 @@ def _rounds(case: Case) -> Sequence[Part]:
             shared=True,
             total=placing.times(placed * seeds * plays * settings.routed_rounds),
             unit=placing,
-            blocks=case.blocks(placed, seeds),
-            alone=case.alone("calibration", calibration),
+            blocks=inputs.blocks(placed, seeds),
+            alone=inputs.alone("calibration", calibration),
             at_most=why,
             remedy="router.rounds, router.num_calibration_tasks",
         ),
         Part(
             name="rounds",
-            total=one.times(tasks * seeds * settings.routed_rounds),
-            unit=one,
-            blocks=case.blocks(tasks, seeds),
+            total=play.times(tasks * seeds * settings.routed_rounds),
+            unit=play,
+            blocks=inputs.blocks(tasks, seeds),
             at_most=why,
             remedy="router.rounds, router.round_tasks",
         ),
     ]
 
 
-def router_features(case: Case) -> Sequence[Part]:
-    """Roll-outs with executed counterfactuals."""
-    settings, one = case.config.router, features_of_episode(case)
+def router_features(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the roll-outs with executed counterfactuals."""
+    settings, play = inputs.config.router, features_of_episode(inputs)
     tasks = sum(
-        case.known.branched_of_split(split, limit)
+        inputs.facts.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
     )
     return [
         Part(
             name="features",
-            total=one.times(tasks * len(settings.seeds)),
-            unit=one,
-            blocks=case.blocks(tasks, len(settings.seeds)),
+            total=play.times(tasks * len(settings.seeds)),
+            unit=play,
+            blocks=inputs.blocks(tasks, len(settings.seeds)),
             remedy="router.num_tasks, router.num_calibration_tasks",
         ),
-        *_rounds(case),
+        *_rounds(inputs),
     ]
 
 
-def recorded_states(case: Case) -> Sequence[Part]:
-    """Questions at recorded states, of which only the records know how many there are: not counted."""
+def recorded_states(inputs: PlanInputs) -> Sequence[Part]:
+    """Return uncounted requests at recorded states: only the records have their number."""
     return [Part(name="recorded states", total=UNCOUNTED, unit=Workload())]
 
 
-def routed(case: Case, share: float, *, verifier: bool | None = None) -> Workload:
-    """An episode in which this share of the steps goes to the LLM; `verifier` as `observed` has it."""
-    steps, most = case.student_steps, case.config.inference.max_llm_calls
+def routed(inputs: PlanInputs, share: float, *, verifier: bool | None = None) -> Workload:
+    """Return an episode with this share of LLM steps; `verifier` as `observed`."""
+    steps, most = inputs.student_steps, inputs.config.inference.max_llm_calls
     calls = share * steps if most is None else min(share * steps, most)
-    return case.with_tokens(observed(case, steps, llm=calls / steps if steps else 0, verifier=verifier), steps)
+    return inputs.with_tokens(observed(inputs, steps, llm=calls / steps if steps else 0, verifier=verifier), steps)
 
 
 def plays_of_thresholds(points: int) -> int:
-    """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
-    once to score, once at threshold 1, and once for each point in each round of the search."""
+    """Return the most plays of the calibration tasks to place one method's thresholds at so many operating points: one
+    to score, one at threshold 1, and one for each point in each round of the search."""
     return 2 + points * MOST_PLAYED if points else 0
 
 
-def plays_of_choice(case: Case, points: int) -> int:
-    """The most times that calibration tasks are played to choose r2v's score at so many operating points."""
-    settings = case.config.router
-    tasks = case.known.of_split("calibration", settings.num_calibration_tasks)
-    chooses = settings.choose_score and not tasks < FEWEST_TASKS  # an unknown number may be enough
+def plays_of_choice(inputs: PlanInputs, points: int) -> int:
+    """Return the most plays of the calibration tasks to choose r2v's score at so many operating points."""
+    settings = inputs.config.router
+    tasks = inputs.facts.of_split("calibration", settings.num_calibration_tasks)
+    chooses = settings.choose_score and not tasks < FEWEST_TASKS  # nan, an unknown number, may be enough
     return len(ALTERNATIVES) * plays_of_thresholds(points) if chooses else 0
 
 
-def router(case: Case) -> Sequence[Part]:
-    """The search for the threshold."""
-    settings, one = case.config.router, routed(case, 1.0)
-    tasks, seeds = case.known.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
+def router(inputs: PlanInputs) -> Sequence[Part]:
+    """Return the search for the threshold."""
+    settings, play = inputs.config.router, routed(inputs, 1.0)
+    tasks, seeds = inputs.facts.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
     guarded = 0 if settings.max_risk is None else GUARDED
     return [
         Part(
             name="threshold",
             shared=True,
-            total=one.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(case, 1))),
-            unit=one,
-            blocks=case.blocks(tasks, seeds),
-            alone=case.alone("calibration", settings.num_calibration_tasks),
+            total=play.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(inputs, 1))),
+            unit=play,
+            blocks=inputs.blocks(tasks, seeds),
+            alone=inputs.alone("calibration", settings.num_calibration_tasks),
             at_most="a bisection may end early, and asks the LLM as the threshold says",
             remedy="router.num_calibration_tasks",
         )

@@ -1,13 +1,12 @@
-"""The wall time of a stage under the resources that its job asks for: models, environments and the LLM, in turn.
+"""Wall time of a stage under its job's resources: models, environments and the LLM, one after another.
 
     seconds = time_of(work, config, pace, allotted)
     seconds.wall
 
 Environments are stepped by `rollout.workers` threads (auto: the job's CPUs, or one a conversation for environments that
-wait), and never faster than the job's CPUs keep up with; local models take what `r2v.memory.seconds` says of the tokens
-counted here; the LLM answers `teacher.max_concurrent` questions at a time. The three overlap when a stage runs and are
-added here, so the sum is on the safe side; equal questions, which are answered once, count each time but for the share
-that a benchmark's pace gives (`Pace.remembered`).
+wait), within the capacity of the job's CPUs; local models take the time of `r2v.memory.seconds` for the tokens counted
+here; the LLM answers `teacher.max_concurrent` requests at a time. The three overlap in a stage and are added here, so
+the sum is conservative; equal requests, answered once, count each time but for the pace's share (`Pace.remembered`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from r2v.pipeline.plan.workload import Workload
 from r2v.storage.weights import BUNDLED
 
 BUNDLED_SECONDS = 0.004
-"""Seconds of a CPU that a question to a bundled model takes, or a row of its training: measured on the desk."""
+"""CPU seconds of a request to a bundled model, or of a row of its training: measured on the desk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,45 +34,45 @@ class Allotted:
     cpus: int = 8
     gpus: int = 0
     helpers: int = 0
-    """Jobs of the same kind that play beside it at the same time: they pull blocks of what a stage plays."""
+    """Parallel jobs that play blocks of the stage."""
     card: str = ""
-    """Type of the GPU; empty, or one that is not known: `r2v.memory.seconds.ASSUMED`."""
+    """Type of the GPU; an empty or unknown one is taken as `r2v.memory.seconds.ASSUMED`."""
     seconds: float | None = None
-    """The time limit; None: none."""
+    """Time limit; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Seconds of the clock, by what they are spent on."""
+    """Wall-clock seconds of models, environments and the LLM."""
 
     model: float = 0.0
-    """Acting, scoring and training of local models; nan where the model's size is not known."""
+    """Acting, scoring and training of local models; nan for a model of unknown size."""
     environment: float = 0.0
     llm: float = 0.0
     alone: float = 0.0
-    """Of all these, those of tasks that change a shared world where they take longest: one after another on each site
-    set, whoever plays them."""
+    """Seconds, among these, of tasks that change a shared world, if they take longest: played one after another on each
+    site set, by any number of processes."""
 
     @property
     def wall(self) -> float:
-        """All three, one after another."""
+        """Sum of the three."""
         return self.model + self.environment + self.llm
 
     def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return Seconds(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def times(self, count: float) -> Seconds:
-        """So often."""
-        return Seconds(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+        """Return `count` times these seconds."""
+        return Seconds(**{item.name: count * getattr(self, item.name) for item in fields(self)})
 
 
 def world_seconds(work: Workload, pace: Pace) -> float:
-    """What one world after another would take."""
+    """Return the seconds of the worlds, one after another."""
     return work.resets * pace.reset_seconds + work.steps * pace.step_seconds
 
 
 def workers_of(config: Config, pace: Pace, allotted: Allotted) -> int:
-    """Worlds that are stepped at the same time."""
+    """Return the number of worlds stepped in parallel."""
     threads = config.rollout.world_threads(waiting=pace.cpu_share < 1, cpus=allotted.cpus)
     return min(threads, config.rollout.max_conversations)
 
@@ -88,9 +87,9 @@ def time_of(
     blocks: int = 1,
     alone: float = 0.0,
 ) -> Seconds:
-    """The time of playing this work, which is so many blocks. `shared`: other methods and thresholds ask the same
-    questions in part; `alone`: the share of it that changes a shared world. Each helper takes a whole block at a time:
-    10 blocks take 9 processes as long as 2 take one."""
+    """Return the time of this work in so many blocks. `shared`: other methods and thresholds send part of the same
+    requests; `alone`: share that changes a shared world. A helper leases whole blocks: 10 blocks take 9 processes as
+    long as 2 take one."""
     every = world_seconds(work, pace)
     environment = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
@@ -108,7 +107,7 @@ def time_of(
 
 
 def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
-    """The time of work that is kept only as a whole: its steps and questions follow one another."""
+    """Return the time of work that is stored only as a whole: its steps and requests follow one another."""
     return Seconds(
         model=_model_seconds(unit, config, allotted, batch=1),
         environment=world_seconds(unit, pace),
@@ -117,7 +116,7 @@ def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted)
 
 
 def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: int) -> float:
-    """Of local models; nan where the model's size is not known."""
+    """Return the seconds of local models; nan for a model of unknown size."""
     if config.policy.is_api or not (work.student or work.verifier or work.trained):
         return 0.0
     if config.policy.model_name in BUNDLED:
@@ -131,7 +130,6 @@ def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: in
 
 
 def _asked_seconds(work: Workload, config: Config, pace: Pace) -> float:
-    """Of the answers that providers give to direct calls, as `cost.llm` models them; a scripted expert answers at
-    once."""
+    """Return the seconds of providers' replies to direct calls, by `cost.llm`; a scripted expert takes none."""
     each = config.cost.llm_price.seconds_per_call + config.cost.llm_price.seconds_per_token * pace.action_tokens
     return sum(questions(work, config).values()) * each

@@ -1,11 +1,11 @@
-"""Workload: what playing amounts to, counted before it is played. Arithmetic only, in closed forms.
+"""Workload: episodes, steps, requests and tokens of a plan, in closed forms.
 
-    episode(22, student=1)                          # 1 reset, 22 steps, 22 questions to the small policy
+    episode(22, student=1)                          # 1 reset, 22 steps, 22 requests to the small policy
     branches(22, each=0.6, copies=False, student=1)  # at each of 22 states .6 branches, each played to the end
 
-A branch is another action at a state of an episode, played on to the end. Where worlds can be copied it begins there;
-elsewhere it is one reset and the actions so far, played again. An episode of T steps has T states; a branch at the t-th
-(from 0) has T - t actions of its own, of which the first is given and T - t - 1 are asked for.
+A branch is another action at a state of an episode, played on to the end. If worlds can be copied it begins there; else
+it is one reset and a replay of the actions so far. An episode of T steps has T states; a branch at the t-th (from 0)
+has T - t actions of its own, of which the first is given and T - t - 1 are requested.
 """
 
 from __future__ import annotations
@@ -16,57 +16,58 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Counts; they may be means, and so no whole numbers."""
+    """Counts, which may be means and not whole."""
 
     episodes: float = 0.0
-    """Played from a reset of their own."""
+    """Episodes played from a reset."""
     branches: float = 0.0
-    """Played on from a state of an episode."""
+    """Continuations from a state of an episode."""
     resets: float = 0.0
     steps: float = 0.0
-    """Actions that worlds execute, those of a replay included."""
+    """Executed actions, those of a replay included."""
     student: float = 0.0
-    """Questions to local policies. Equal questions count each time, although they are answered once."""
+    """Requests to local policies. Equal requests count each time, although they are answered once."""
     drawn: float = 0.0
-    """Replies to these: K where K samples are asked for."""
+    """Replies to these: K for K samples."""
     llm: float = 0.0
-    """Questions to the LLM, as a teacher, in routed steps or as a judge."""
+    """Requests to the LLM, as a teacher, in routed steps or as a judge."""
     verifier: float = 0.0
     """Actions that the verifier scores."""
     read: float = 0.0
-    """Prompt tokens that local models read, policies and verifier."""
+    """Prompt tokens of local models, policies and verifier."""
     written: float = 0.0
-    """Tokens that local policies add."""
+    """Reply tokens of local policies."""
     llm_in: float = 0.0
     """Prompt tokens of the LLM."""
     llm_out: float = 0.0
     """Its reply tokens."""
     small_in: float = 0.0
-    """Prompt tokens of a small model behind an API, of which each reply is a request of its own."""
+    """Prompt tokens of a small model behind an API; each of its replies is a request of its own."""
     small_out: float = 0.0
     """Its reply tokens."""
     trained: float = 0.0
-    """Tokens that local models learn from, each epoch's."""
+    """Training tokens of local models, over all epochs."""
 
     def __add__(self, other: Workload) -> Workload:
-        return Workload(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return Workload(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def times(self, count: float) -> Workload:
-        """So often."""
-        return Workload(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+        """Return `count` times these counts."""
+        return Workload(**{item.name: count * getattr(self, item.name) for item in fields(self)})
 
     @property
     def counted(self) -> bool:
-        """False where any of the counts is not known (nan)."""
-        return not any(math.isnan(getattr(self, one.name)) for one in fields(self))
+        """True if no count is unknown (nan)."""
+        return not any(math.isnan(getattr(self, item.name)) for item in fields(self))
 
 
 UNCOUNTED = Workload(**{one.name: math.nan for one in fields(Workload)})
-"""The work of a stage that nobody counts; sums with it are not counted either."""
+"""Work of a stage that cannot be counted; sums with it are not counted either."""
 
 
 def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Workload:
-    """An episode of `length` steps; questions are of each step, `samples` the completions drawn in one more of them."""
+    """Return an episode of `length` steps. student, llm, verifier: requests at each step; samples: completions of one
+    more request at each step."""
     return Workload(
         episodes=1,
         resets=1,
@@ -79,24 +80,24 @@ def episode(length: float, *, student: float = 0, llm: float = 0, verifier: floa
 
 
 def branches(length: float, *, each: float, copies: bool, student: float = 0, llm: float = 0) -> Workload:
-    """`each` branches at every state of an episode of `length` steps, all of which last as long as it. `copies`:
-    worlds can be copied. `student` or `llm` questions are asked in every step that is played on."""
+    """Return `each` branches at every state of an episode of `length` steps, which end at the same step. `copies`:
+    worlds can be copied. student, llm: requests at every step after a branch's first."""
     count = each * length
     played = each * length * (length + 1) / 2
-    asked = each * length * (length - 1) / 2
+    questions = each * length * (length - 1) / 2
     return Workload(
         branches=count,
         resets=0 if copies else count,
         steps=played if copies else count * length,
-        student=asked * student,
-        drawn=asked * student,
-        llm=asked * llm,
+        student=questions * student,
+        drawn=questions * student,
+        llm=questions * llm,
     )
 
 
 def branches_at_most(length: float, *, count: float, copies: bool, llm: float = 0) -> Workload:
-    """`count` branches at states that nobody knows yet: at most what they come to at the first. Without copies the
-    steps are exact."""
+    """Return an upper bound of `count` branches at unknown states: all at the first. Without copies the steps are
+    exact."""
     return Workload(
         branches=count,
         resets=0 if copies else count,

@@ -19,8 +19,8 @@ from r2v.errors import InputError, UsageError
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork
-from r2v.pipeline.plan.known import known_here
 from r2v.slurm.estimate import estimates, planned_by_headers
 from r2v.slurm.site import requests
 from tests.pipeline.plan.test_measured import ran
@@ -151,7 +151,7 @@ def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, fol
     config = configured(path, [BRIEF])
     rows = selection(config)[0]
     try:
-        planned = planned_by_headers(config, rows, known_here(config))
+        planned = planned_by_headers(config, rows, facts_here(config))
     except UsageError as error:
         assert " is not installed; pip install " in str(error)
         return
@@ -159,8 +159,8 @@ def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, fol
         config, {row.name: requests.of_job(Path(), row.command.script, row.name, config) for row in rows}
     )
     assert [one.name for one in planned] == [row.name for row in rows] and same_times(planned, submitted)
-    here = planned_by_headers(config, rows, known_here(config), helpers=0, seconds=None)
-    assert same_times(planned_by_headers(config, rows, known_here(config), helpers=0), here)
+    here = planned_by_headers(config, rows, facts_here(config), helpers=0, seconds=None)
+    assert same_times(planned_by_headers(config, rows, facts_here(config), helpers=0), here)
     for one in (*planned, *here):
         assert one.wall == pytest.approx(one.seconds.model + one.seconds.environment + one.seconds.llm, nan_ok=True)
 

@@ -92,7 +92,7 @@ def logged(
 ) -> tuple[list[GuidedEpisode], list[Any], Shown]:
     log: list[Any] = []
     waves = Waves(workers=2, max_age=30.0)
-    actor, guidance = (waves.port(Logged(Generator(roles, role), log)) for role in ("actor", "guidance"))
+    actor, guidance = (waves.batched(Logged(Generator(roles, role), log)) for role in ("actor", "guidance"))
     shown = Shown(roles.tokenizer, log)
     cast = EpisodeContext(
         actor=actor,

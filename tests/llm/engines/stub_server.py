@@ -40,7 +40,7 @@ def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
 
 
 def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
-    """What the server says: tokens by the request's content, each with its two figures."""
+    """Return a completion: tokens determined by the request, each with its two figures."""
     extra = body.get("vllm_xargs", {})
     seed = json.dumps([model, body["prompt"], extra.get("r2v_key"), extra.get("r2v_temperature")])
     draws = hashlib.sha256(seed.encode()).digest()
@@ -69,7 +69,7 @@ def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
 
 
 def hidden_state(model: str, ids: list[int]) -> str:
-    """What a server that pools says: a state of three values by the tokens and the model alone."""
+    """Return a pooling server's state: three values determined by the tokens and the model."""
     draws = hashlib.sha256(json.dumps([model, ids]).encode()).digest()
     values = (draws[0] / 100 - 1.28, float(os.environ.get("VLLM_STUB_STATE", len(ids) / 10)), 1.0)
     return base64.b64encode(struct.pack("<3f", *values)).decode()
@@ -145,10 +145,10 @@ def main(words: list[str]) -> None:
     """Serve until somebody ends it."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
-    if told := os.environ.get("VLLM_STUB_TELLS"):
+    if report_path := os.environ.get("VLLM_STUB_TELLS"):
         plugins = Path(os.environ["PYTHONPATH"].rpartition(":")[2])
         files = {path.name: (path.stat().st_mode & 0o777, path.read_text()) for path in plugins.iterdir()}
-        Path(told).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
+        Path(report_path).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
         return
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker that nobody else ends
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")

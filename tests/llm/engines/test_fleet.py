@@ -71,7 +71,7 @@ def test_another_version_is_said(
     monkeypatch.setattr(logger, "propagate", True)  # a command that ran before has turned it off
     with caplog.at_level("WARNING", logger="r2v"):
         fleet_of(running, MODEL, home=tmp_path, gpus=[])
-    assert "is vllm 0.40.1" in caplog.text
+    assert "vllm=0.40.1 tested=" in caplog.text
 
 
 def test_no_server_and_no_key_are_one_line(running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

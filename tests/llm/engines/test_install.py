@@ -1,4 +1,4 @@
-"""What is installed is pinned in one place and known by its hashes."""
+"""Installed packages are pinned in one place, with their hashes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_every_file_that_is_installed_is_known_by_its_hash() -> None:
     for name in names:
         text = re.sub(r"^#.*\n", "", (REQUIREMENTS / name).read_text(), flags=re.M)
         packages = re.split(r"\n(?=\w)", "\n" + text)[1:]
-        assert packages and all(re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", one) for one in packages), name
-        assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", one) for one in packages), name
+        assert packages and all(re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", package) for package in packages), name
+        assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", package) for package in packages), name
 
 
 def test_builds_for_cuda_do_not_lie_beside_torch_for_cpus() -> None:

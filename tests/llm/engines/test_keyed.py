@@ -33,7 +33,7 @@ def update(
     return SimpleNamespace(
         removed=removed,
         added=[(row, SimpleNamespace(extra_args=extra_args), None, drawn) for row, extra_args, drawn in added],
-        moved=[(one, two, SimpleNamespace(name=how)) for one, two, how in moved or []],
+        moved=[(source, target, SimpleNamespace(name=how)) for source, target, how in moved or []],
     )
 
 
@@ -41,8 +41,8 @@ def processor() -> Keyed:
     return Keyed(None, None, False)
 
 
-def told(row: torch.Tensor) -> tuple[int, float, float]:
-    """What greedy makes of a row: the token, its log-probability and entropy."""
+def decoded(row: torch.Tensor) -> tuple[int, float, float]:
+    """Return the token of greedy decoding, its log-probability and entropy."""
     token = int(row.argmax())
     values, places = row.topk(2)
     figures = read_report(token, dict(zip(places.tolist(), values.tolist(), strict=True)))
@@ -54,11 +54,11 @@ def told(row: torch.Tensor) -> tuple[int, float, float]:
 def test_a_row_draws_what_the_local_decoder_draws_and_reports_exact_figures(temperature: float) -> None:
     engine, drawn = processor(), [[7] * (row % 3) for row in range(ROWS)]
     engine.update_state(update([(row, extra(row, temperature), drawn[row]) for row in range(ROWS)]))
-    made = engine.apply(logits())
+    encoded = engine.apply(logits())
     uniforms = [uniform(1, f"task-{row}", 0, len(drawn[row])) for row in range(ROWS)]
     local = choose(logits(), [temperature] * ROWS, [0.9] * ROWS, uniforms)
     for row in range(ROWS):
-        token, logprob, entropy = told(made[row])
+        token, logprob, entropy = decoded(encoded[row])
         assert token == int(local.tokens[row])
         assert logprob == pytest.approx(float(local.logprobs[row]), abs=1e-5)
         assert entropy == pytest.approx(float(local.entropies[row]), abs=1e-5)
@@ -68,19 +68,19 @@ def test_a_draw_is_the_same_alone_and_in_company() -> None:
     alone, company = processor(), processor()
     alone.update_state(update([(0, extra(5), [])]))
     company.update_state(update([(row, extra(row), []) for row in range(ROWS)]))
-    assert told(alone.apply(logits()[5:6])[0]) == told(company.apply(logits())[5])
+    assert decoded(alone.apply(logits()[5:6])[0]) == decoded(company.apply(logits())[5])
 
 
 def test_rows_are_followed_when_they_move_and_leave() -> None:
     engine = processor()
     engine.update_state(update([(row, extra(row), []) for row in range(4)]))
     engine.update_state(update([(1, extra(9), [])], removed=[1, 3], moved=[(0, 2, "SWAP"), (1, 3, "UNIDIRECTIONAL")]))
-    made = engine.apply(logits())
+    encoded = engine.apply(logits())
     who = {0: 2, 2: 0, 3: 9}  # row -> whose draw sits there now
     for row, owner in who.items():
         expected = choose(logits()[row : row + 1], [0.8], [0.9], [uniform(1, f"task-{owner}", 0, 0)])
-        assert told(made[row])[0] == int(expected.tokens[0])
-    torch.testing.assert_close(made[1], logits()[1])  # nobody's row is as the model made it
+        assert decoded(encoded[row])[0] == int(expected.tokens[0])
+    torch.testing.assert_close(encoded[1], logits()[1])  # nobody's row is as the model made it
 
 
 def test_a_certain_token_is_still_the_greatest() -> None:
@@ -88,7 +88,7 @@ def test_a_certain_token_is_still_the_greatest() -> None:
     row[0, 3] = 0.0
     engine = processor()
     engine.update_state(update([(0, extra(0), [])]))
-    assert told(engine.apply(row)[0]) == (3, 0.0, 0.0)
+    assert decoded(engine.apply(row)[0]) == (3, 0.0, 0.0)
 
 
 def test_the_next_token_is_drawn_under_the_next_index() -> None:
@@ -96,7 +96,7 @@ def test_the_next_token_is_drawn_under_the_next_index() -> None:
     engine.update_state(update([(0, extra(0, top_p=1.0), drawn)]))
     tokens = []
     for _ in range(6):
-        tokens.append(told(engine.apply(logits()[:1])[0])[0])
+        tokens.append(decoded(engine.apply(logits()[:1])[0])[0])
         drawn.append(tokens[-1])
         engine.update_state(None)
     expected = [choose(logits()[:1], [0.8], [1.0], [uniform(1, "task-0", 0, i)]).tokens.item() for i in range(6)]

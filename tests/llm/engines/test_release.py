@@ -1,4 +1,4 @@
-"""Where an engine is found and how it is started."""
+"""Location of the engine and its command line."""
 
 from __future__ import annotations
 

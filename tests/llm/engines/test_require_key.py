@@ -11,7 +11,7 @@ from r2v.llm.engines.require_key import RequireKey
 
 
 def status(monkeypatch: pytest.MonkeyPatch, path: str, key: str = "", kind: str = "http") -> object:
-    """What a request is answered, by a server that serves everything."""
+    """Return the status of a request to a server that serves every path."""
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     sent: list[dict[str, Any]] = []
 

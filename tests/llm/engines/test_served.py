@@ -15,7 +15,7 @@ from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.client import Adapter
 from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import ExternalServer, OwnServer
-from r2v.llm.local.wording import TokenReplies
+from r2v.llm.local.token_replies import TokenReplies
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
@@ -35,9 +35,9 @@ class Words:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[OwnServer]:
-    one = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
-    yield one
-    one.stop()
+    own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    yield own
+    own.stop()
 
 
 def served(*servers: Any, adapter: Adapter | None = None) -> Served:
@@ -58,7 +58,7 @@ def request(number: int, **changes: Any) -> Request:
 def answers(model: Served, requests: list[Request]) -> list[Reply]:
     waves = Waves(max_conversations=64)
     chat = waves.model(model)
-    return waves.run(partial(chat.reply, one) for one in requests)
+    return waves.run(partial(chat.reply, question) for question in requests)
 
 
 def adapter(folder: Path, name: str) -> Adapter:
@@ -87,18 +87,18 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
     models = [None, adapter(tmp_path, "one"), adapter(tmp_path, "two")]
     waves = Waves()
     chats = [waves.model(served(server, adapter=model)) for model in models]
-    asked = [request(number) for number in range(20)]
-    replies = waves.run(partial(chat.reply, one) for one in asked for chat in chats)
+    requests = [request(number) for number in range(20)]
+    replies = waves.run(partial(chat.reply, question) for question in requests for chat in chats)
     assert server.lives == 2
-    texts = {tuple(reply.text for reply in replies[place::3]) for place in range(3)}
+    texts = {tuple(reply.text for reply in replies[offset::3]) for offset in range(3)}
     assert len(texts) == 3
-    assert [reply.text for reply in answers(served(server, adapter=models[2]), asked)] == [
+    assert [reply.text for reply in answers(served(server, adapter=models[2]), requests)] == [
         r.text for r in replies[2::3]
     ]
 
 
 def test_adapters_that_the_server_cannot_load_are_named(server: OwnServer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot load these adapters .404: no adapter there"):
+    with pytest.raises(InputError, match="cannot load this adapter .404: no adapter there"):
         answers(served(server, adapter=Adapter(name="none", folder=tmp_path)), [request(1)])
 
 

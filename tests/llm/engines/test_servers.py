@@ -25,9 +25,9 @@ MODEL = EngineModel(path="/models/llama", dtype="float32", max_model_len=256, lo
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[OwnServer]:
-    one = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
-    yield one
-    one.stop()
+    own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    yield own
+    own.stop()
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -39,18 +39,18 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
 
 def running() -> dict[int, tuple[int, str]]:
     """Process -> its parent, and its command line."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
+            processes[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return processes
 
 
 def group_of(launcher: int) -> list[int]:
-    """What a launcher started: the leader of the group, the server, and its workers."""
-    found, group, level = running(), list[int](), [launcher]
-    while level := [pid for pid, (parent, _) in found.items() if parent in level]:
+    """Return the processes of a launcher: the group's leader, the server and its workers."""
+    processes, group, level = running(), list[int](), [launcher]
+    while level := [pid for pid, (parent, _) in processes.items() if parent in level]:
         group += level
     return group
 
@@ -141,12 +141,12 @@ def test_whoever_of_them_is_killed_no_worker_is_left(server: OwnServer, killed: 
 def test_a_worker_whose_masters_were_all_killed_at_once_goes_before_the_next_life(server: OwnServer) -> None:
     asyncio.run(server.ready())
     assert server.pid is not None
-    launcher, leader, one, worker = server.pid, *group_of(server.pid)
-    for pid in (leader, launcher, one):  # nobody is left who watches
+    launcher, leader, server_process, worker = server.pid, *group_of(server.pid)
+    for pid in (leader, launcher, server_process):  # nobody is left who watches
         os.kill(pid, signal.SIGSTOP)
-    for pid in (launcher, leader, one):
+    for pid in (launcher, leader, server_process):
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: all(map(gone, (launcher, leader, one))))
+    wait_for(lambda: all(map(gone, (launcher, leader, server_process))))
     assert not gone(worker)
     asyncio.run(server.recover(server.lives))
     assert gone(worker) and server.lives == 2

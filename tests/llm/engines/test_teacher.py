@@ -36,15 +36,15 @@ def words(home: Path, engine: str) -> list[str]:
 
 def servers(home: Path) -> list[int]:
     """The processes that serve out of this environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line, own = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+            line, own = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
         except OSError:
             continue
         if b"vllm.entrypoints" in line and b"launcher" not in line and str(home).encode() in own:
-            found.append(int(place.name))
-    return found
+            pids.append(int(process.name))
+    return pids
 
 
 def answered(folder: Path) -> bool:
@@ -65,8 +65,8 @@ def test_beside_the_stage_a_killed_server_is_started_again(tmp_path: Path) -> No
         time.sleep(0.01)
     for pid in servers(home):
         os.kill(pid, signal.SIGKILL)
-    _, said = process.communicate()
-    assert process.returncode == 0 and "engine: the server died" in said, said
+    _, errors = process.communicate()
+    assert process.returncode == 0 and "engine server died" in errors, errors
     (run,) = DataRegistry(tmp_path / "data").query()
     assert run.n_episodes == 20 and run.total_cost_usd == 0.0
     assert not servers(home), "they end with the stage"
@@ -105,24 +105,24 @@ def test_a_job_serves_all_stages_and_another_takes_its_place(
         assert main(["providers", "ledger"]) == 0
         assert f"jobs that served {MODEL}: 0.00 GPU-hours" in capsys.readouterr().out
         usage = [json.loads(path.read_text()) for path in (folder / "usage").iterdir()]
-        assert {one["model"] for one in usage} == {str(MODEL)} and folder.stat().st_mode & 0o077 == 0
+        assert {record["model"] for record in usage} == {str(MODEL)} and folder.stat().st_mode & 0o077 == 0
     finally:
         first.kill()
 
 
-class Found:
-    """A server that is there."""
+class FixedLocator:
+    """Locator of a server at a fixed address."""
 
     async def find(self) -> Address:
         await asyncio.sleep(0.001)
         return Address(url="http://127.0.0.1:9", key="k")
 
-    async def lost(self) -> None:
+    async def connection_failed(self) -> None:
         raise AssertionError("nobody has called it")
 
 
 def test_one_provider_serves_runs_of_several_event_loops() -> None:
-    teacher = ServedTeacher(rate_of("openai", "lab/model", 0.0, 0.0, base_url="http://localhost/v1"), Found())
+    teacher = ServedTeacher(rate_of("openai", "lab/model", 0.0, 0.0, base_url="http://localhost/v1"), FixedLocator())
 
     async def run() -> None:
         await asyncio.gather(*(teacher.ping() for _ in range(3)))
@@ -133,12 +133,14 @@ def test_one_provider_serves_runs_of_several_event_loops() -> None:
 
 
 def test_an_engine_is_no_part_of_a_fingerprint_and_a_url_is_one_with_its_key() -> None:
-    beside, job = (load(None, [f"teacher.engine={one}", "teacher.model_name=lab/model"]) for one in ("vllm", "job"))
+    beside, job = (
+        load(None, [f"teacher.engine={engine}", "teacher.model_name=lab/model"]) for engine in ("vllm", "job")
+    )
     assert identity(beside.teacher) == identity(job.teacher) and beside.teacher.provider == "openai"
     url = load(None, ["teacher.engine=http://gpu1:8000/", "teacher.model_name=lab/model"]).teacher
     assert (url.base_url, url.api_key_env, url.usd_in) == ("http://gpu1:8000/v1", "R2V_ENGINE_KEY", 0.0)
-    for wrong, told in (("vlm", "is vllm, job or a URL"), ("http://u:p@h", "holds no key")):
-        with pytest.raises(UsageError, match=told):
+    for wrong, message in (("vlm", "is vllm, job or a URL"), ("http://u:p@h", "holds no key")):
+        with pytest.raises(UsageError, match=message):
             load(None, [f"teacher.engine={wrong}", "teacher.model_name=lab/model"])
     with pytest.raises(UsageError, match="teacher.provider is openai"):
         load(None, ["teacher.engine=job", "teacher.provider=anthropic", "teacher.model_name=a"])

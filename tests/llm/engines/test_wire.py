@@ -1,4 +1,4 @@
-"""What goes to a server and how its answer is read."""
+"""Requests to a server and the reading of its answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ENDS = frozenset({2})
 
 
 def answered(tokens: list[int], figures: list[dict[str, float]] | None = None) -> dict[str, Any]:
-    told = figures or [{f"token_id:{token}": 1.25, "token_id:49": -0.5} for token in tokens]
-    return {"choices": [{"token_ids": tokens, "logprobs": {"top_logprobs": told}}]}
+    alternatives = figures or [{f"token_id:{token}": 1.25, "token_id:49": -0.5} for token in tokens]
+    return {"choices": [{"token_ids": tokens, "logprobs": {"top_logprobs": alternatives}}]}
 
 
 def test_a_completion_is_asked_for_by_token_ids_and_key() -> None:

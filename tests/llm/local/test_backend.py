@@ -131,13 +131,13 @@ def _reference_nucleus(probabilities: list[float], temperature: float, top_p: fl
     """Brute force: the smallest set of likeliest tokens (ties by id) whose mass reaches top_p."""
     powered = [p ** (1 / temperature) for p in probabilities]
     tempered = [p / sum(powered) for p in powered]
-    kept: list[int] = []
+    members: list[int] = []
     for token in sorted(range(len(tempered)), key=lambda t: (-tempered[t], t)):
-        if top_p < 1 and kept and sum(tempered[t] for t in kept) >= top_p - 1e-9:
+        if top_p < 1 and members and sum(tempered[t] for t in members) >= top_p - 1e-9:
             break
-        kept.append(token)
-    mass = sum(tempered[t] for t in kept)
-    return [tempered[t] / mass if t in kept else 0.0 for t in range(len(tempered))]
+        members.append(token)
+    mass = sum(tempered[t] for t in members)
+    return [tempered[t] / mass if t in members else 0.0 for t in range(len(tempered))]
 
 
 @pytest.mark.parametrize("top_p", [0.0, 0.3, 0.5, 0.9, 1.0])
@@ -163,9 +163,9 @@ def test_a_large_vocabulary_is_cut_as_if_it_were_sorted(scale: float) -> None:
     top_p = torch.tensor([0.001, 0.5, 0.95, 0.999], dtype=torch.float64)
     tempered = torch.softmax(logits, dim=-1)
     ranked, order = tempered.sort(dim=-1, descending=True, stable=True)
-    kept = torch.where(ranked.cumsum(dim=-1) - ranked < top_p[:, None] - 1e-9, ranked, 0.0)
-    kept[:, 0] = ranked[:, 0]
-    expected = torch.zeros_like(tempered).scatter(-1, order, kept)
+    retained = torch.where(ranked.cumsum(dim=-1) - ranked < top_p[:, None] - 1e-9, ranked, 0.0)
+    retained[:, 0] = ranked[:, 0]
+    expected = torch.zeros_like(tempered).scatter(-1, order, retained)
     cut = nucleus(logits, torch.ones(4, dtype=torch.float64), top_p, range(4))
     assert torch.equal(cut, expected / expected.sum(dim=-1, keepdim=True))
 

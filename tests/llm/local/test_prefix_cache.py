@@ -96,7 +96,7 @@ def test_in_single_precision_and_the_passes_of_a_gpu_the_tokens_are_those_of_a_c
 
 
 def test_only_states_that_can_be_cut_are_kept() -> None:
-    assert [PrefixCache.serve(_model(kind)) for kind in ("hybrid", "llama", "sliding")] == [True, True, False]
+    assert [PrefixCache.supports(_model(kind)) for kind in ("hybrid", "llama", "sliding")] == [True, True, False]
 
 
 def _run(model: Any, prompts: Sequence[tuple[int, ...]], prefixes: PrefixCache | None) -> list[Drawn]:
@@ -116,13 +116,13 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
     model, prefixes, common = _model(kind), PrefixCache(_model(kind)), _ids(length)
     _run(model, [common], prefixes)
     prompts = [common, common + _ids(1, 1), common + _ids(9, 2), common[:5] + _ids(3, 3), _ids(20, 4)]
-    known = [prefixes.known(prompt) for prompt in prompts]
-    for width in {max(1, len(p) - BLOCK * len(blocks)) for p, blocks in zip(prompts, known, strict=True)}:
-        rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(known[i]) <= width]
-        kept = [max(0, len(prompts[i]) - width) for i in rows]
+    cached = [prefixes.lookup(prompt) for prompt in prompts]
+    for width in {max(1, len(p) - BLOCK * len(blocks)) for p, blocks in zip(prompts, cached, strict=True)}:
+        rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(cached[i]) <= width]
+        lengths = [max(0, len(prompts[i]) - width) for i in rows]
         with torch.inference_mode():
-            cache = prefixes.cache([known[i] for i in rows], kept, width)
-            total = width + max(kept)
+            cache = prefixes.cache([cached[i] for i in rows], lengths, width)
+            total = width + max(lengths)
             mask = torch.tensor([[0] * (total - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
             ids = torch.tensor([([0] * width + list(prompts[i]))[-width:] for i in rows])
             warm = model(
@@ -141,9 +141,9 @@ def test_the_longest_beginning_is_known_in_blocks() -> None:
     model, prompt = _model("hybrid"), _ids(3 * BLOCK + 5)
     prefixes = PrefixCache(model)
     _run(model, [prompt], prefixes)
-    assert len(prefixes.known(prompt)) == len(prefixes.known(prompt + (7,) * 40)) == 3
-    assert len(prefixes.known(prompt[: 2 * BLOCK] + _ids(BLOCK, 1))) == 2
-    assert prefixes.known((*_ids(1, 2), *prompt[1:])) == []
+    assert len(prefixes.lookup(prompt)) == len(prefixes.lookup(prompt + (7,) * 40)) == 3
+    assert len(prefixes.lookup(prompt[: 2 * BLOCK] + _ids(BLOCK, 1))) == 2
+    assert prefixes.lookup((*_ids(1, 2), *prompt[1:])) == []
 
 
 def test_only_what_is_new_goes_through_the_model() -> None:
@@ -162,9 +162,9 @@ def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
     prefixes.max_bytes = 3 * prefixes.size
     for prompt in prompts[1:]:
         assert _run(model, [prompt], prefixes) == _run(model, [prompt], None)
-        prefixes.known(prompts[0])
+        prefixes.lookup(prompts[0])
         assert prefixes.size <= prefixes.max_bytes
-    assert [len(prefixes.known(prompt)) for prompt in prompts] == [4, 0, 0, 0, 4, 4]
+    assert [len(prefixes.lookup(prompt)) for prompt in prompts] == [4, 0, 0, 0, 4, 4]
 
 
 def test_a_bound_below_one_prompt_changes_no_reply() -> None:

@@ -14,10 +14,10 @@ VOCABULARY = SMALL["vocab_size"]
 def peaks(sampling: str) -> dict[str, int]:
     case = MeasuredCase(code=CODE, action="generate", model=SMALL, frozen=True, sampling=sampling)
     run = rehearse(case, SHAPE, 2)
-    found: dict[str, int] = {}
+    peak_bytes: dict[str, int] = {}
     for mark, sizes in run.trace.items():
-        found[mark.action] = max(found.get(mark.action, 0), max(sizes) - run.static)
-    return found
+        peak_bytes[mark.action] = max(peak_bytes.get(mark.action, 0), max(sizes) - run.static)
+    return peak_bytes
 
 
 def test_a_wave_reads_chooses_and_adds_a_token() -> None:

@@ -39,7 +39,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def draws(emulator: Emulator) -> Counter[tuple[str, int, str]]:
-    """How often each (draw, turn, body) was billed, whichever journal asked."""
+    """Return how often each (draw, turn, body) was billed, over all journals."""
     return Counter((bill.turn[1], bill.turn[2], bill.body_sha256) for bill in emulator.ledger().bills if bill.turn)
 
 

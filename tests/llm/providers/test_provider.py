@@ -1,4 +1,4 @@
-"""Where batches are cut, at the limits that the providers publish and not at lowered ones."""
+"""Limits of batches: cut at the providers' published limits, not at lowered ones."""
 
 from __future__ import annotations
 

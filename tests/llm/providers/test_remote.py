@@ -63,7 +63,7 @@ async def until(condition: object) -> None:
 
 def test_a_conversation_goes_on_while_another_wave_is_out() -> None:
     waves, post = Waves(max_conversations=8), Post(max_batch=2)
-    ask = waves.port(post)
+    ask = waves.batched(post)
 
     async def talk(name: str) -> list[str]:
         return [await ask(f"{name}{turn}") for turn in range(2)]
@@ -86,7 +86,7 @@ def test_a_conversation_goes_on_while_another_wave_is_out() -> None:
 
 def test_a_question_without_an_answer_is_its_own_conversations_matter() -> None:
     waves, post = Waves(max_conversations=4), Post(max_age=0.01)
-    ask = waves.port(post)
+    ask = waves.batched(post)
 
     async def talk(name: str) -> str:
         try:
@@ -109,7 +109,7 @@ def test_what_a_remote_raises_while_sending_reaches_whoever_asked() -> None:
             raise ValueError("no such question")
 
     waves, post = Waves(max_conversations=4), Broken()
-    ask = waves.port(post)
+    ask = waves.batched(post)
     with pytest.raises(ValueError, match="no such question"):
         waves.run([partial(ask, "a"), partial(ask, "b")])
     assert post.events == ["entered", "left"]
@@ -117,7 +117,7 @@ def test_what_a_remote_raises_while_sending_reaches_whoever_asked() -> None:
 
 def test_a_remote_is_left_when_a_conversation_fails() -> None:
     waves, post = Waves(max_conversations=4), Post(max_age=0.01)
-    ask = waves.port(post)
+    ask = waves.batched(post)
 
     async def fails() -> None:
         await until(lambda: post.waves)

@@ -82,7 +82,7 @@ def test_a_current_model_demonstrates_by_configuration_alone(asked: str, emulato
 
 
 def asked_again(root: Path) -> list[str]:
-    """Why anything was sent a second time, by the journals of a project."""
+    """Return the reasons for repeated requests, from the journals of a project."""
     rows = [json.loads(row) for path in root.rglob("journal.jsonl") for row in path.read_text().splitlines()]
     return [
         row.get("why") or row["reason"]

@@ -22,7 +22,7 @@ from r2v.envs.base import Task, load_benchmark
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment, call
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Request, ScoreReply, ScoreRequest
-from r2v.pipeline.plan.known import Known, known_of
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts, facts_of
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.rollout.actors import PricedModel
@@ -120,8 +120,8 @@ def configured(benchmark: type, *overrides: str) -> Config:
     )
 
 
-def known(config: Config) -> Known:
-    return known_of(config, load_benchmark(config.env.benchmark, config.env.options))
+def known(config: Config) -> BenchmarkFacts:
+    return facts_of(config, load_benchmark(config.env.benchmark, config.env.options))
 
 
 def planned(stage: str, config: Config) -> Workload:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from r2v.config import load
 from r2v.pipeline.jobs import job
+from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.collection_plan import collection_line
 from r2v.pipeline.plan.dry_run import planned_jobs, table
-from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.wall import Allotted
 
 PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2"]
@@ -14,7 +14,7 @@ PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2"]
 
 def line(name: str, *words: str) -> str | None:
     config = load(None, list(words))
-    return collection_line(job(name), config, known_here(config))
+    return collection_line(job(name), config, facts_here(config))
 
 
 def test_a_collection_by_a_paid_teacher_has_both_plans() -> None:
@@ -32,6 +32,6 @@ def test_no_other_job_has_them_and_no_collection_without_a_price() -> None:
 
 def test_a_plan_of_the_chain_shows_them() -> None:
     config = load(None, PAID)
-    known = known_here(config)
+    known = facts_here(config)
     jobs = planned_jobs(config, known, dict.fromkeys(("collect", "candidates"), Allotted()))
     assert [row for row in table(jobs, config, known) if row.startswith("collection plan")] == [line("collect", *PAID)]

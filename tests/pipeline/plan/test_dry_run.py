@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from r2v.config import Config, load
+from r2v.pipeline.plan.benchmark_facts import facts_here, facts_of
 from r2v.pipeline.plan.dry_run import COUNTS, TIMES, as_json, planned_work, table, time_table, warnings
-from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.plan.stage_parts import parts_of, plays_of_thresholds
 from r2v.pipeline.plan.wall import Allotted, Seconds, world_seconds
 from r2v.pipeline.plan.workload import Workload
@@ -22,7 +22,7 @@ WHOLE = (
 )
 """A comparison of everything, which is more than a day's work."""
 WEBARENA = load("configs/webarena/noisy.yaml", list(WHOLE))
-KNOWN = known_of(WEBARENA, None)
+KNOWN = facts_of(WEBARENA, None)
 DAY = Allotted(cpus=8, gpus=1, card="a100", seconds=86400)
 
 
@@ -178,7 +178,7 @@ def test_a_model_that_is_nowhere_is_the_reason_for_unknown_times(name: str) -> N
 
 def test_the_bundled_pipeline_is_minutes_and_costs_nothing() -> None:
     config = load("configs/mrp.yaml")
-    known = known_here(config)
+    known = facts_here(config)
     names = (
         "collect",
         "perturb",

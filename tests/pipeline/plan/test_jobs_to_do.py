@@ -16,7 +16,7 @@ from r2v.experiments import ablations, shared_chains
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import bases_of, published
 from r2v.pipeline.jobs import JOBS, job
-from r2v.pipeline.plan.jobs_to_do import makes_of, plan, require_worlds, touched, waiting
+from r2v.pipeline.plan.jobs_to_do import chain_jobs, plan, require_worlds, touched, waiting
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_here
 from r2v.storage.artifact import fingerprint
@@ -193,7 +193,7 @@ def test_which_jobs_a_change_concerns() -> None:
 
 def test_a_usual_job_makes_itself() -> None:
     config = load(None)
-    assert makes_of("evaluate", config) == [("evaluate", config)]
+    assert chain_jobs("evaluate", config) == [("evaluate", config)]
 
 
 def test_an_ablation_study_makes_what_changes_and_nothing_twice(
@@ -219,7 +219,7 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
         shared_chains.make_chains({"chain": chain}, root=tmp_path)
     own = {key for name, key, _ in asked[:9] if name != "evaluate"}
     fresh = {key: (name, whole) for name, key, whole in reversed(asked[9:]) if key not in own}
-    found = [(name, identity(whole)) for name, whole in makes_of("ablations", config)]
+    found = [(name, identity(whole)) for name, whole in chain_jobs("ablations", config)]
     assert sorted(map(str, found)) == sorted(map(str, fresh.values()))
     assert {name for name, _ in found} >= {"perturb", "bc", "candidates", "preference", "router", "evaluate"}
 

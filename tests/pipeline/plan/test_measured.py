@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Config, load, to_yaml
+from r2v.pipeline.plan.benchmark_facts import facts_of
 from r2v.pipeline.plan.dry_run import planned_work, table
-from r2v.pipeline.plan.known import known_of
 from r2v.pipeline.plan.measured import measured_time
 from r2v.pipeline.plan.wall import Allotted
 from r2v.storage.durations import Duration, record
@@ -86,7 +86,7 @@ def test_a_gpu_is_known_by_its_type_and_here_by_being_here(tmp_path: Path) -> No
 
 
 def test_a_dry_run_takes_it_and_says_so(tmp_path: Path) -> None:
-    known = known_of(CONFIG, None)
+    known = facts_of(CONFIG, None)
     ran(tmp_path)
     double = replace(CONFIG, training=replace(CONFIG.training, bc=replace(CONFIG.training.bc, num_epochs=8)))
     bc, evaluate = (planned_work(name, double, known, Allotted(), tmp_path) for name in ("bc", "evaluate"))
@@ -103,7 +103,7 @@ def test_a_dry_run_takes_it_and_says_so(tmp_path: Path) -> None:
 
 def test_the_shares_of_a_measured_time_add_up_to_it(tmp_path: Path) -> None:
     """And the rows of its parts do."""
-    known = known_of(CONFIG, None)
+    known = facts_of(CONFIG, None)
     ran(tmp_path, job="evaluate", seconds=5000.0)
     estimate = planned_work("evaluate", CONFIG, known, Allotted())
     job = planned_work("evaluate", CONFIG, known, Allotted(), tmp_path)
@@ -114,7 +114,7 @@ def test_the_shares_of_a_measured_time_add_up_to_it(tmp_path: Path) -> None:
 
 
 def test_an_ablation_study_goes_by_the_runs_of_the_stages_that_it_makes(tmp_path: Path) -> None:
-    known = known_of(CONFIG, None)
+    known = facts_of(CONFIG, None)
     estimate = planned_work("ablations", CONFIG, known, Allotted())
     ran(tmp_path, job="router_features", seconds=3 * planned_work("router_features", CONFIG, known, Allotted()).wall)
     job = planned_work("ablations", CONFIG, known, Allotted(), tmp_path)
@@ -140,5 +140,5 @@ def test_the_card_matters_where_a_model_computes_on_it(
 ) -> None:
     config = load(None, ["policy.model_name=meta-llama/Llama-3.1-8B-Instruct", "profile=lora-8b"])
     ran(tmp_path, config, job, device=device)
-    planned = planned_work(job, config, known_of(config, None), allotted, tmp_path)
+    planned = planned_work(job, config, facts_of(config, None), allotted, tmp_path)
     assert bool(planned.measured) == counts

@@ -16,7 +16,7 @@ from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import UsageError
 from r2v.extensions import NotImported, importing_nothing, load_class
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.known import known_here, known_of
+from r2v.pipeline.plan.benchmark_facts import facts_here, facts_of
 from r2v.pipeline.plan.recorded import recorded
 from r2v.pipeline.run import fewer_than_asked
 from r2v.storage.paths import BENCHMARK_COUNTS
@@ -52,25 +52,25 @@ def imported(config: Config) -> Config:
 
 def test_nothing_is_known_before_it_was_imported_and_all_of_it_afterwards(shop: Config) -> None:
     with importing_nothing():
-        unknown = known_here(shop)
+        unknown = facts_here(shop)
     assert not unknown.listed and "recorded_shop" not in sys.modules
     imported(shop)
     with importing_nothing():
-        known = known_here(shop)
-    assert known == known_of(shop, load_benchmark(shop.env.benchmark, shop.env.options)) and known.listed
+        known = facts_here(shop)
+    assert known == facts_of(shop, load_benchmark(shop.env.benchmark, shop.env.options)) and known.listed
     assert sum(known.tasks.values()) == 40 and known.pace.why("teacher_steps") == "declared by the benchmark"
 
 
 def test_the_command_that_is_printed_makes_the_counts_known(
     shop: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = known_here(shop).to_count
+    command = facts_here(shop).to_count
     assert command == (
         """r2v check-env recorded_shop:Shop --overrides 'env.options={"num_tasks": 40}' data.split_seed=3"""
     )
     assert main(shlex.split(command)[1:]) == 0
     counts = recorded(shop)
-    assert counts is not None and known_here(shop).to_count == ""
+    assert counts is not None and facts_here(shop).to_count == ""
     assert f"counts {counts.tasks['train']} train, " in capsys.readouterr().out
     assert [path.parent for path in tmp_path.rglob("*.json")] == [tmp_path / BENCHMARK_COUNTS]
 
@@ -79,7 +79,7 @@ def test_the_command_that_is_printed_makes_the_counts_known(
 def test_other_options_or_another_split_have_no_counts_yet(change: str, shop: Config) -> None:
     imported(shop)
     words = ["env.benchmark=recorded_shop:Shop", "env.options={num_tasks: 40}", "data.split_seed=3", change]
-    other = known_here(load(None, words))
+    other = facts_here(load(None, words))
     assert change.partition("=")[0] in other.to_count and not other.listed
 
 
@@ -89,7 +89,7 @@ def test_an_edited_module_has_no_counts_and_a_damaged_record_is_none(shop: Confi
     whole = record.read_text()
     for damaged in ("", "{}", "[]", whole.replace('"train": ', '"train": 1'), '{"tasks": {"train": "many"}}'):
         record.write_text(damaged)
-        assert recorded(shop) is None and known_here(shop).to_count
+        assert recorded(shop) is None and facts_here(shop).to_count
     altered = {**json.loads(whole), "tasks": {"train": -1, "calibration": 0, "evaluation": 0, "heldout": 0}}
     del altered["sha256"]
     record.write_text(json.dumps(altered))
@@ -98,10 +98,10 @@ def test_an_edited_module_has_no_counts_and_a_damaged_record_is_none(shop: Confi
     assert record.read_text() == whole, "whoever imports it writes it anew"
     module = (tmp_path / "recorded_shop").with_suffix(".py")
     module.write_text(SHOP + "\n# edited\n")
-    assert known_here(shop).to_count
+    assert facts_here(shop).to_count
     module.unlink()
     with pytest.raises(UsageError, match="there is no module recorded_shop"):
-        known_here(shop)
+        facts_here(shop)
 
 
 def test_a_dry_run_prints_unknown_figures_and_the_command_that_makes_them_known(

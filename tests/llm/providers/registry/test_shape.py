@@ -1,4 +1,4 @@
-"""What requests to a model hold, and what is refused before anything is sent."""
+"""Contents of requests to a model, and settings refused before anything is sent."""
 
 from __future__ import annotations
 

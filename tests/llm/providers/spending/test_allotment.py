@@ -24,7 +24,7 @@ FAILING = (Fault("500", at=tuple(range(4, 99, 8)), on="sync"), Fault("commit_the
 
 
 def billed(emulator: Emulator) -> float:
-    """What the provider's ledger comes to."""
+    """Return the total of the provider's ledger in USD."""
     return sum(
         RATE.usd(
             TokenCounts(fresh=bill.tokens_in - bill.cached_in, cached=bill.cached_in, output=bill.tokens_out),
@@ -62,7 +62,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def whole(served: object, tmp_path: Path) -> float:
-    """What all questions of four processes cost without a cap."""
+    """Return the cost of all requests of four processes without a cap."""
     emulator = served()  # type: ignore[operator]
     asyncio.run(side_by_side(tmp_path / "free", ["a", "b", "c", "d"], 12))
     assert len(emulator.ledger().bills) == 48

@@ -1,4 +1,4 @@
-"""What rows add up to, kind by kind: money, answers, refusals, and how far each batch has come."""
+"""State of a journal from its rows, kind by kind: money, answers, refusals, and the progress of each batch."""
 
 from __future__ import annotations
 

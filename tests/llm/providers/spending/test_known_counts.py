@@ -1,4 +1,4 @@
-"""What a provider has counted bounds what it counts next, and no cap is crossed by any tokenizer."""
+"""Token counts of earlier answers bound the next ones, and no tokenizer crosses a cap."""
 
 from __future__ import annotations
 

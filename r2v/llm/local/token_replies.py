@@ -1,4 +1,4 @@
-"""From drawn tokens to a reply: texts, tokens by name, and what they cost; for every backend that decodes tokens."""
+"""Replies from drawn tokens: decoded texts, token strings and cost, for every backend that decodes tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from r2v.llm.types import Reply, Request, Sample, Usage
 
 
 class TokenReplies:
-    """Words replies of a model's name and price. `actions`: what a decoded text says to do. A sample's `tokens`,
-    `logprobs`, `entropies` and `margins` include the end token, where it was reached; its text does not."""
+    """Builder of a model's replies. actions: decoded text -> actions, at least one. A sample's `tokens`, `logprobs`,
+    `entropies` and `margins` include the end token if it was drawn; its text does not."""
 
     def __init__(
         self,
@@ -23,11 +23,11 @@ class TokenReplies:
         actions: Callable[[str], tuple[str, ...]] = lambda text: (text,),
     ) -> None:
         self.tokenizer, self.name, self.price, self._actions = tokenizer, name, price, actions
-        self._word = lru_cache(None)(self._decode_one)
+        self._token_string = lru_cache(None)(self._decode_one)
 
     def reply(self, tokens_in: int, drawn: Sequence[Drawn]) -> Reply:
-        """The reply of these completions to a prompt of so many tokens."""
-        tokens_out = sum(len(one.tokens) for one in drawn)
+        """Return the reply with these completions of a prompt of `tokens_in` tokens."""
+        tokens_out = sum(len(completion.tokens) for completion in drawn)
         cost = (tokens_in * self.price.input + tokens_out * self.price.output) / 1e6
         return Reply(
             samples=tuple(map(self._sample, drawn)),
@@ -41,7 +41,7 @@ class TokenReplies:
         return Sample(
             text=first,
             more=tuple(more),
-            tokens=tuple(map(self._word, drawn.tokens)),
+            tokens=tuple(map(self._token_string, drawn.tokens)),
             logprobs=tuple(drawn.logprobs),
             entropies=tuple(drawn.entropies),
             margins=tuple(drawn.margins),
@@ -53,8 +53,8 @@ class TokenReplies:
 
 
 def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that ends a turn: the tokenizer's and those the model was published with. `model`: anything with a
-    `config` and a `generation_config`."""
+    """Return all tokens that end a turn: the tokenizer's and those of the model's configurations. `model`: any object
+    with a `config` and, optionally, a `generation_config`."""
     ids = {tokenizer.eos_token_id}
     for config in (model.config, getattr(model, "generation_config", None)):
         ends = getattr(config, "eos_token_id", None)
@@ -63,5 +63,5 @@ def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def num_drawn(request: Request) -> int:
-    """Completions to compute: greedy ones are all the same."""
+    """Return the completions to compute: one for greedy decoding, whose samples are equal."""
     return request.num_samples if request.temperature > 0 else 1
