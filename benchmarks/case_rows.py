@@ -20,7 +20,7 @@ from r2v.data.store import StoredEpisodes
 from r2v.data.tools import TOOLS_FILE, read_tools
 from r2v.evaluation.acting.methods import MethodRunner
 from r2v.pipeline.inputs import published
-from r2v.policy.training_tools import told
+from r2v.policy.training_tools import tool_specs
 from r2v.router.baselines import Instruments
 from r2v.router.case_support import CaseIndex, recorded_steps
 from r2v.router.labels import FeatureRow, read_rows, write_rows
@@ -39,7 +39,7 @@ def case_index(config: Config) -> CaseIndex:
     episodes = StoredEpisodes(
         recorded.file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in tasks
     )
-    tools = told(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
+    tools = tool_specs(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
     return CaseIndex.of(recorded_steps(episodes), tools, config.seed)
 
 

@@ -99,7 +99,7 @@ def test_all_ten_stages_end_well_on_a_model_that_never_succeeds(
     assert "stages_run=10/10" in said
     assert "no preference pairs (preference.pair_mode=outcome): margin" in said
     assert "preference training skipped, the cloned policy is published: reason=there are no preference pairs" in said
-    assert "y=1 in training (counterfactual labels); a constant router is all that they teach" in said
+    assert "router constant, training labels of one class: label=counterfactual" in said
     assert float(main_table(tmp_path)["slm_only"]["success_rate"]) == 0
     caveats = [c["text"] for c in json.loads((tmp_path / BUNDLE).read_text())["caveats"]]
     assert any("gives every step the same score" in text for text in caveats)

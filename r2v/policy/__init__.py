@@ -1,1 +1,1 @@
-"""The small policy: what it reads, how it is loaded, trained and exported."""
+"""The small policy: prompts, loading, training and export."""

@@ -19,7 +19,7 @@ from r2v.wire.message import Message
 @dataclass(frozen=True, kw_only=True)
 class CandidateAction:
     """One action. `canonical` has its free arguments blanked, so equal means equal for the task; `value` is
-    what `n_rollouts` executed continuations came to, in [0, 1]: success, less for a detour (None: not played); `score`
+    the mean of `n_rollouts` executed continuations, in [0, 1]: success, less for a detour (None: not played); `score`
     is the verifier's."""
 
     k: int
@@ -36,7 +36,7 @@ class CandidateAction:
 @dataclass(frozen=True, kw_only=True)
 class CandidateState:
     """A state and its candidates. `state_id` is "<episode_id>#<step_idx>"; `teacher` is the teacher's action
-    there, with k = -1; `canaries` are planted in what the state shows."""
+    there, with k = -1; `canaries` are those planted in the state's observations."""
 
     state_id: str
     task_id: str

@@ -1,15 +1,15 @@
-"""Chat template: what a tokenizer's template does with a conversation, found out from what it renders.
+"""Chat template: a tokenizer's template, whose behaviour is read off its renderings of marked conversations.
 
     template = ChatTemplate(tokenizer, tools=benchmark_tools)
     ids = template.render(template.turns(messages), generation=True)
 
-A template may drop what it has no place for (a tool's results, the system prompt) without a word. So it is given
-conversations of marked texts, and what does not arrive in them is told as the user's words from then on. Its clock is
-stopped: a prompt must be the same on every day.
+A template may silently drop roles that it does not know (tool results, the system prompt). So it is tried on
+conversations of marked texts, and texts of dropped roles are put into user turns from then on. Its clock is stopped: a
+prompt must be the same on every day.
 
 Many templates show more before an earlier reply than their generation prompt has: an empty thought, the name of a
-channel. Prompts end in this opening, so that a reply is learned, given and shown later after the same text. A template
-that writes calls in a form of its own (`ToolForm`) is given actions in that form.
+channel. Prompts end in this opening, so that a reply is learned, generated and shown later after the same text. A
+template that writes calls in a form of its own (`ToolForm`) is given actions in that form.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from r2v.wire.chat import template_message
 from r2v.wire.message import Message, Part, TextPart, ToolCall, ToolSpec
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
-"""Today, for every template: the date that Llama's own take where they are given no clock."""
+"""The date of today for every template: the default of Llama's own templates."""
 
 _DIRECTIVES = "aAbBcdHIjmMpSUwWxXyYzZ"
 _STEPS = (0, 1, 3)
@@ -50,7 +50,7 @@ Render = Callable[[Sequence[Message]], str | None]
 _ASKED = Message(role="user", content="go")
 _REPLY = "qzreply"
 _TRIED: Mapping[str, Any] = {"a": '"quoted"\nline <b> & \\ é', "b": "3", "c": 3, "d": True, "e": ["x", {"f": None}]}
-"""Arguments that come back as they were, or the template's form is not used."""
+"""Arguments of a trial call; the template's form is used only if they are read back unchanged."""
 _TRIED_SCHEMA = {"properties": {"b": {"type": "string"}}}
 _REMEMBERED = 1 << 14
 
@@ -60,34 +60,34 @@ class Fold:
     """The changes to a conversation for a template that does not render all of it."""
 
     tool: bool = False
-    """Observations are the user's words."""
+    """Observations become user turns."""
     system: bool = False
-    """The system prompt stands before the user's first words."""
+    """The system prompt is put before the user's first words."""
     parts: bool = False
-    """Contents are lists of parts, as templates for images and text want them."""
+    """Contents are lists of parts, as templates for images and text expect."""
 
     def turns(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation in roles that the template renders; what became the user's words is joined to theirs."""
-        told: list[Message] = []
+        """Return the conversation in roles that the template renders; adjacent turns of one role are joined."""
+        turns: list[Message] = []
         for message in messages:
             folded = (message.role == "tool" and self.tool) or (message.role == "system" and self.system)
             turn = replace(message, role="user") if folded else message
-            if (self.tool or self.system) and told and told[-1].role == turn.role:
-                told[-1] = replace(turn, content=told[-1].text + "\n\n" + turn.text)
+            if (self.tool or self.system) and turns and turns[-1].role == turn.role:
+                turns[-1] = replace(turn, content=turns[-1].text + "\n\n" + turn.text)
             else:
-                told.append(turn)
-        return told
+                turns.append(turn)
+        return turns
 
     def content(self, text: str) -> Any:
-        """A turn's text as the template wants it."""
+        """Return a turn's text in the form that the template expects."""
         return [{"type": "text", "text": text}] if self.parts else text
 
 
 class ChatTemplate:
-    """A tokenizer's template, tried out. `tools` are told in every conversation: by the template where they arrive in
-    what it renders, else in a system prompt. `enable_thinking` is passed to the template, which may read it.
+    """A tokenizer's template, tried on probes. `tools` are part of every conversation: rendered by the template where
+    it can, else in a system prompt. `enable_thinking` is passed to the template, which may read it.
 
-    Raises UsageError where texts are lost even as the user's words, or differ from one rendering to the next, and where
+    Raises UsageError where texts are lost even in user turns, or differ from one rendering to the next, and where
     a prompt opens a thought that nothing closes.
     """
 
@@ -95,17 +95,17 @@ class ChatTemplate:
         self.tokenizer, self.tools, self.enable_thinking = tokenizer, tuple(tools), enable_thinking
         self._schemas: list[dict[str, Any]] | None = None
         self.form: ToolForm | None = None
-        """The form of actions, where the template writes calls of its own."""
-        self.fold = self._sought_fold()
+        """The form of actions, where the template writes calls in one of its own."""
+        self.fold = self._find_fold()
         if self._renders_tools():
             self._schemas = _schemas(self.tools)
-        self._openings = self._sought_openings()
+        self._openings = self._find_openings()
         if self.native_tools:
             self.form = ToolForm.of(partial(self.try_text, generation=False), self.tools)
 
     @property
     def native_tools(self) -> bool:
-        """True if the template itself tells the tools."""
+        """True if the template itself renders the tools."""
         return self._schemas is not None
 
     @property
@@ -118,11 +118,11 @@ class ChatTemplate:
         return REPLY_FORMAT if self.form is None else CALL_FORMAT
 
     def turns(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation as the template gets it."""
-        return self.fold.turns(self.told(messages))
+        """Return the conversation as the template's input."""
+        return self.fold.turns(self.prepared(messages))
 
-    def told(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The conversation with its tools in the system prompt, and its actions in the template's form."""
+    def prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the conversation with its tools in the system prompt, and its actions in the template's form."""
         if not self.preamble:
             return messages
         if self.form is not None:
@@ -132,7 +132,7 @@ class ChatTemplate:
         return [system, *(m for m in messages if m.role != "system")]
 
     def render(self, turns: Sequence[Message], *, generation: bool) -> list[int]:
-        """Token ids of `turns`; with `generation`, up to where the next action begins."""
+        """Return the token ids of `turns`; with `generation`, up to the start of the next action."""
         encoded = self.tokenizer(self.text(turns, generation=generation), add_special_tokens=False)["input_ids"]
         return [int(token) for token in encoded]
 
@@ -142,29 +142,28 @@ class ChatTemplate:
         return text + self.opening(turns) if generation else text
 
     def opening(self, turns: Sequence[Message]) -> str:
-        """Text between the template's own generation prompt and a reply to these turns; empty for most templates."""
+        """Return the text between the template's own generation prompt and a reply to these turns; empty for most
+        templates."""
         return self._openings.get(turns[-1].role, self._openings.get("tool", ""))
 
     def try_text(self, turns: Sequence[Message], *, generation: bool) -> str | None:
-        """`text`, or None where the template refuses."""
+        """Return `text`, or None where the template refuses."""
         return self._tried(turns, self.fold, self._schemas, generation=generation)
 
-    def say_how(self) -> None:
-        """Say, once in a process, what the template does not show and who tells the tools."""
-        said = [
-            *["observations as the user's words"] * self.fold.tool,
-            *["the system prompt before the user's first words"] * (self.fold.system and bool(self.tools)),
-        ]
-        if said:
-            say_once(
-                logging.INFO, f"  {self._name}: its chat template has no place for them: told are {' and '.join(said)}"
-            )
+    def log_findings(self) -> None:
+        """Log, once in a process, the roles put into user turns, the opening of replies and the form of tools."""
+        roles = ["tool"] * self.fold.tool + ["system"] * (self.fold.system and bool(self.tools))
+        if roles:
+            text = f"  chat template lacks roles, put into user turns: model={self._name} roles={','.join(roles)}"
+            say_once(logging.INFO, text)
         if any(self._openings.values()):
-            say_once(logging.INFO, f"  {self._name}: prompts end in {next(filter(None, self._openings.values()))!r}")
+            opening = next(filter(None, self._openings.values()))
+            say_once(logging.INFO, f"  prompts end in the template's opening: model={self._name} opening={opening!r}")
         if self.tools:
-            by = "by the chat template" if self.native_tools else "in the system prompt, the chat template tells none"
-            form = "lines of JSON" if self.form is None else "calls in the template's own form"
-            say_once(logging.INFO, f"  {self._name}: told of {len(self.tools)} tools {by}; actions are {form}")
+            by = "chat_template" if self.native_tools else "system_prompt"
+            form = "json" if self.form is None else "chat_template"
+            text = f"  tools in prompts: model={self._name} tools={len(self.tools)} rendered_by={by} actions={form}"
+            say_once(logging.INFO, text)
 
     def _applied(
         self,
@@ -185,8 +184,8 @@ class ChatTemplate:
         )
         return str(rendered)
 
-    def _sought_fold(self) -> Fold:
-        """The mildest fold under which all texts arrive."""
+    def _find_fold(self) -> Fold:
+        """Return the mildest fold under which all texts are rendered."""
         for parts in (False, True):
             for tool in (False, True):
                 for system in (False, True):
@@ -196,7 +195,7 @@ class ChatTemplate:
                     ):
                         return fold
         raise UsageError(
-            f"{self._name}: its chat template leaves out what a conversation says, even as the user's words; "
+            f"{self._name}: its chat template drops texts of a conversation, even in user turns; "
             "set another chat_template in its tokenizer_config.json"
         )
 
@@ -221,7 +220,7 @@ class ChatTemplate:
             return None
 
     def _renders_tools(self) -> bool:
-        """True if the template itself tells all of these tools, and still every message."""
+        """True if the template itself renders all of these tools, and still every message."""
         if not self.tools:
             return False
         schemas = _schemas(self.tools)
@@ -235,9 +234,9 @@ class ChatTemplate:
                 return False
         return True
 
-    def _sought_openings(self) -> dict[str, str]:
-        """Role of the newest turn -> opening of a reply to it. An opening that differs with the length of a
-        conversation is none: such a template counts."""
+    def _find_openings(self) -> dict[str, str]:
+        """Return role of the newest turn -> opening of a reply to it; empty where it differs with the length of a
+        conversation, as in a template that counts turns."""
         openings: dict[str, set[str]] = {}
         longer = list(probes(system=False))
         for messages in (longer[0][:1], *longer):
@@ -247,8 +246,8 @@ class ChatTemplate:
         return {role: texts.pop() if len(texts) == 1 else "" for role, texts in openings.items()}
 
     def _opening_after(self, messages: Sequence[Message]) -> str | None:
-        """Opening of a reply to a probe, by what the next prompt shows before that reply; None where the template
-        refuses one of the two prompts, or shows the reply in another form."""
+        """Return the opening of a reply to a probe, from the next prompt's text before that reply; None where the
+        template refuses one of the two prompts, or renders the reply in another form."""
         reply = Message(role="assistant", content=f'{{"tool":"look","id":"{_mark("r", 0, 0)}"}}')
         later = [*messages, reply, Message(role="tool", content=_marked("n", 0))]
         prompt, next_prompt = (self._tried(self.turns(m), self.fold, self._schemas) for m in (messages, later))
@@ -267,7 +266,7 @@ class ChatTemplate:
         return opening if asks else ""  # without a generation prompt it is the name of a role
 
     def _closing(self, prompt_end: str, source: str) -> str:
-        """End of a thought that a prompt opens and that history drops; nothing where the prompt closes it itself."""
+        """Return the end of a thought that a prompt opens and history drops; "" where the prompt closes it itself."""
         tag = _TAG.search(prompt_end)
         if tag is None:
             return ""
@@ -286,8 +285,8 @@ class ChatTemplate:
 
 @contextmanager
 def usable_tokenizer(tokenizer: Any) -> Iterator[None]:
-    """The block in which a tokenizer and its chat template are tried for the first time. Raise UsageError where it has
-    no template or no end token, InputError where one of them fails, or has no end."""
+    """Guard the block that tries a tokenizer and its chat template for the first time. Raises UsageError where it has
+    no template or no end token, InputError where one of them fails in the block, or does not end."""
     name = tokenizer.name_or_path or "tokenizer"
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise UsageError(
@@ -300,7 +299,7 @@ def usable_tokenizer(tokenizer: Any) -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def with_stopped_clock(template: str) -> str:
-    """The template with `strftime_now` answering `TEMPLATE_DATE`. One that asks for no time stays as it is."""
+    """Return the template with `strftime_now` fixed to `TEMPLATE_DATE`; unchanged where it reads no clock."""
     if "strftime_now" not in template:
         return template
     answer = "format" + "".join(
@@ -311,23 +310,23 @@ def with_stopped_clock(template: str) -> str:
 
 
 def probes(*, system: bool) -> Iterator[list[Message]]:
-    """Conversations of several lengths, every text marked at its beginning and its end."""
+    """Yield conversations of several lengths, every text marked at its beginning and its end."""
     for steps in _STEPS:
-        said = [Message(role="system", content=_marked("s", 0))] if system else []
-        said.append(Message(role="user", content=_marked("g", 0)))
+        messages = [Message(role="system", content=_marked("s", 0))] if system else []
+        messages.append(Message(role="user", content=_marked("g", 0)))
         for step in range(steps):
-            said.append(Message(role="tool", content=_marked("o", step)))
-            said.append(Message(role="assistant", content=f'{{"tool":"look","id":"{_mark("a", step, 0)}"}}'))
-        yield [*said, Message(role="tool", content=_marked("o", steps))]
+            messages.append(Message(role="tool", content=_marked("o", step)))
+            messages.append(Message(role="assistant", content=f'{{"tool":"look","id":"{_mark("a", step, 0)}"}}'))
+        yield [*messages, Message(role="tool", content=_marked("o", steps))]
 
 
 def marks(message: Message) -> list[str]:
-    """The marks in a probe's text, in order."""
+    """Return the marks in a probe's text, in order."""
     return [word.strip('"{}:').rpartition('"')[2] for word in message.text.split() if "qz" in word]
 
 
 def in_order(text: str, words: Sequence[str]) -> bool:
-    """True if the words stand in the text one after the other."""
+    """True if the words occur in the text one after the other."""
     at = 0
     for word in words:
         at = text.find(word, at) + len(word)
@@ -345,7 +344,7 @@ def _marked(kind: str, number: int) -> str:
 
 
 def _schemas(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """The tools as templates take them: OpenAI's function schemas."""
+    """Return the tools as templates take them: OpenAI's function schemas."""
     return [
         {
             "type": "function",
@@ -365,20 +364,20 @@ def _as_json(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def say_once(level: int, line: str) -> None:
-    """Log a line, once in a process: encoders are made for every fold and phase."""
+    """Log a line once in a process: encoders are made for every fold and phase."""
     logger.log(level, line)
 
 
 class ToolForm:
-    """An action as a chat template itself writes a call, and back, for these tools.
+    """Conversion of actions to a chat template's own form of calls, and back, for these tools.
 
-        form = ToolForm.of(render, tools)          # None: the template writes none that can be read back
+        form = ToolForm.of(render, tools)          # None: no form that can be read back
         form.text('{"tool":"get"}')                # '<tool_call>\\n{"name": "get", "arguments": {}}\\n</tool_call>'
         form.actions(text)                         # ('{"tool":"get"}',)
 
-    R2V stores, replays and compares lines of JSON; a model that was taught its template's calls is prompted, trained
-    and read in those. A template's form is used only where a call stands in the place of a plain reply, and comes back
-    from its text as it was: digits, quotes and line breaks in its texts included.
+    R2V stores, replays and compares lines of JSON; a model that was trained on its template's calls is prompted,
+    trained and read in those. A form is used only where the template puts a call in the place of a plain reply, and the
+    call is read back unchanged, digits, quotes and line breaks in its texts included.
     """
 
     def __init__(self, render: Render, tools: Sequence[ToolSpec], before: str, after: str) -> None:
@@ -388,7 +387,7 @@ class ToolForm:
 
     @classmethod
     def of(cls, render: Render, tools: Sequence[ToolSpec]) -> ToolForm | None:
-        """The form in which a template writes calls; None where it has none, or loses something of them."""
+        """Return the form in which a template writes calls; None where it has none, or loses a part of them."""
         plain = render([_ASKED, Message(role="assistant", content=_REPLY)])
         if plain is None or plain.count(_REPLY) != 1:
             return None
@@ -397,17 +396,17 @@ class ToolForm:
         tried = cls(render, [replace(tools[0], parameters=_TRIED_SCHEMA)], before, after)
         shown = Message(role="assistant", content=tried.text(line))
         called = _turn([parse_action(line)])
-        # without blanks, for templates trim texts, and not calls
-        as_text, as_call = ("".join((render([_ASKED, said, _ASKED]) or "").split()) for said in (shown, called))
+        # without blanks: templates trim texts, but not calls
+        as_text, as_call = ("".join((render([_ASKED, message, _ASKED]) or "").split()) for message in (shown, called))
         return cls(render, tools, before, after) if shown.text != line and as_text == as_call else None
 
     def actions(self, text: str) -> tuple[str, ...]:
-        """The actions in what a model said, a line each; the text itself where it holds none."""
+        """Return the actions in a model's text, a line each; the text itself where it holds none."""
         lines = read_actions(Message(role="assistant", content=text), self._tools).lines
         return tuple(map(self._typed, lines)) or (text,)
 
     def _typed(self, line: str) -> str:
-        """The line with its texts as texts: a form without quotes does not tell them from numbers."""
+        """Return the line with string arguments as strings: a form without quotes reads digits as numbers."""
         call = parse_action(line)
         schema = self._tools[call.action_type]
         texts = {
@@ -418,7 +417,8 @@ class ToolForm:
         return ToolCall(name=call.action_type, arguments=json.dumps(call.arguments | texts)).line if texts else line
 
     def _text(self, action: str) -> str:
-        """An action in this form; itself where it is no call of these tools, or would not come back as it was."""
+        """Return an action in this form; unchanged where it is no call of these tools, or would be read back
+        otherwise."""
         lines, calls = action.split("\n"), list[Action]()
         while lines and (call := parse_action(lines[-1])).action_type in self._tools:
             calls.insert(0, call)
@@ -428,7 +428,9 @@ class ToolForm:
             return action
         text = rendered[len(self._before) : len(rendered) - len(self._after)].strip()
         back = [parse_action(line) for line in self.actions(text)]
-        same = [(one.action_type, one.arguments) for one in back] == [(one.action_type, one.arguments) for one in calls]
+        same = [(call.action_type, call.arguments) for call in back] == [
+            (call.action_type, call.arguments) for call in calls
+        ]
         return text if same else action
 
 

@@ -1,7 +1,7 @@
-"""Export: trained weights as files with the same bytes wherever and whenever the same thing was trained.
+"""Export: trained weights as files whose bytes depend on the training alone.
 
 A folder holds `model.safetensors` with a sorted `config.json`, or with LoRA `adapter_model.safetensors` with
-`adapter_config.json` and the base's hash in `base.json`, and the tokenizer beside it. No time, path or library version
+`adapter_config.json` and the base's hash in `base.json`, and the tokenizer. No time, path or library version
 is written. `r2v.policy.load.load_policy` reads it back, and so does transformers.
 """
 
@@ -37,10 +37,10 @@ _MACHINE_SPECIFIC = {
 
 
 def export(loaded: Loaded, folder: Path) -> str:
-    """Write the trained weights, all at once or not at all; returns `weights_sha256(folder)`.
+    """Write the trained weights, all at once or not at all; return `weights_sha256(folder)`.
 
-    Of a LoRA model only the adapter being trained is written, never a frozen reference beside it. Earlier weights are
-    replaced in an attempt; elsewhere a folder that is there raises NotOurs.
+    Of a LoRA model only the adapter being trained is written, never a frozen reference. Earlier weights are replaced in
+    an attempt; elsewhere an existing folder raises NotOurs.
     """
     if os.path.lexists(folder):
         require_own(folder, ATTEMPT_PART)
@@ -63,7 +63,7 @@ def export(loaded: Loaded, folder: Path) -> str:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Hex SHA-256 over the names and bytes of an exported folder's files."""
+    """Return the hex SHA-256 over the names and bytes of an exported folder's files."""
     whole = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         whole.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -71,7 +71,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def export_adapters(loaded: Loaded, folder: Path, name: str = "default") -> None:
-    """Write the adapters of that name into a folder, as peft reads them: always the same bytes for the same ones."""
+    """Write the adapters of that name into a folder, as peft reads them; equal adapters give equal bytes."""
     from peft import get_peft_model_state_dict
 
     model = loaded.model
@@ -93,7 +93,7 @@ def _save(tensors: dict[str, Any], path: Path) -> None:
 
 
 def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Tied weights once, under the first of their names; loading ties them again."""
+    """Return the tensors with tied weights once, under the first of their names; loading ties them again."""
     seen: dict[int, str] = {}
     return {name: tensor for name, tensor in tensors.items() if seen.setdefault(tensor.data_ptr(), name) == name}
 

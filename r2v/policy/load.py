@@ -1,13 +1,12 @@
 """Loading a policy by name: a bundled model, a local directory or a hub model, with adapters, in 4 bits.
 
-A directory may hold a model or, as `r2v.policy.export` writes them, adapters alone: then it is their base with the
-adapters merged in.
+A directory may hold a model or, as `r2v.policy.export` writes them, adapters alone, which are merged into their base.
 
-    loaded = load_policy(config.policy)                              # the base as it is
+    loaded = load_policy(config.policy)                              # the base model
     loaded = load_policy(config.policy, folder / "final")            # trained weights, to act with
     loaded = load_policy(config.policy, final, for_training=True)    # trained weights, to train on
 
-While acting, a bundled model is float64 on a CPU: there its results do not depend on what it is batched with. In
+While acting, a bundled model is float64 on a CPU: there its results do not depend on the batch. In
 training it is float32 (hierarchical training, which acts while it learns, loads it for acting).
 """
 
@@ -63,11 +62,11 @@ def load_policy(
     sharded: bool = False,
     seed: int = 0,
 ) -> Loaded:
-    """The model of a configuration, with the weights exported in a folder where one is given.
+    """Return the model of a configuration, with the weights exported in a folder where one is given.
 
-    For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable. What
-    FSDP will shard is read by rank 0 alone and stays on its CPU (`r2v.policy.sharded_loading`); 4-bit weights don't.
-    Raises InputError where the model or the weights cannot be found, UsageError where the options contradict.
+    For training, LoRA adapters are added (`lora_r` > 0, drawn from `seed`) or an exported one is made trainable.
+    Weights that FSDP will shard are read by rank 0 alone, onto its CPU (`r2v.policy.sharded_loading`), unless they are
+    4-bit. Raises InputError where the model or the weights cannot be found, UsageError where the options contradict.
     """
     if weights is not None and not weights.is_dir():
         raise InputError(f"{weights}: no such folder of exported weights; run the stage that trains them first")
@@ -94,13 +93,13 @@ def load_policy(
 
 
 def load_tokenizer(policy: PolicyConfig, weights: Path | None = None) -> Any:
-    """The tokenizer of a configuration, or the one exported beside weights, without the model."""
+    """Return the tokenizer of a configuration, or the one exported with weights, without the model."""
     return _tokenizer(weights or model_folder(policy.model_name, policy.revision))
 
 
 def device_of(policy: PolicyConfig) -> str:
-    """The device of a configuration; auto: a GPU where there is one. Raises EnvironmentFault for one that this machine
-    does not have."""
+    """Return the device of a configuration; auto: a GPU where there is one. Raises EnvironmentFault for one that this
+    machine does not have."""
     if policy.device.startswith("cuda"):
         number = int(policy.device.partition(":")[2] or 0)
         if number >= torch.cuda.device_count():
@@ -119,7 +118,7 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
     _quiet_libraries()
     if adapters_alone(source):
         return _merged(policy, source, for_training, sharded)
-    # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
+    # explicit: transformers would otherwise ask on the terminal whether to run a model's own code
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
     with readable_model(_cannot(source), _REMEDY):
         values = AutoConfig.from_pretrained(source, trust_remote_code=False).to_dict()
@@ -132,7 +131,7 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_compute_dtype=torch.bfloat16,
-            # FSDP shards floating-point tensors alone, and casts to what it computes in: to bfloat16, or not at all.
+            # FSDP shards floating-point tensors alone, and casts to its compute type: to bfloat16, or not at all
             bnb_4bit_quant_storage=torch.bfloat16 if sharded else torch.uint8,
         )
         options["device_map"] = {"": device_of(policy)}
@@ -149,15 +148,16 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
 
 
 _PLAUSIBLE = 100
-"""Parameters that a config.json may describe for each byte of weights: it is an estimate, and layers may be shared."""
+"""Most parameters that a config.json may describe per byte of weights: the count is an estimate, and layers may be
+shared."""
 
 
 def _require_plausible(source: Path, values: Mapping[str, Any]) -> None:
-    """Raise InputError where a config.json describes far more than the weights hold: the library would make all of it
-    before it reads them."""
+    """Raise InputError where a config.json describes far more than the weights hold: the library would allocate all of
+    it before it reads them."""
     stored = sum(path.stat().st_size for path in weight_files(source) if path.is_file())
     parameters = 0.0
-    with suppress(InputError, TypeError, ValueError, ArithmeticError):  # other families', or for the library to refuse
+    with suppress(InputError, TypeError, ValueError, ArithmeticError):  # another family's, or for the library to refuse
         parameters = float(estimated(values).total)
     if parameters > _PLAUSIBLE * (stored + 2**20):
         raise InputError(
@@ -167,7 +167,7 @@ def _require_plausible(source: Path, values: Mapping[str, Any]) -> None:
 
 
 def quantised_again(model: Any, device: str) -> Any:
-    """The 4-bit model that another one was before its weights were sharded, read from where that was."""
+    """Return a sharded 4-bit model with its whole weights, read again from its source."""
     options = {"quantization_config": model.config.quantization_config, "device_map": {"": device}}
     again = type(model).from_pretrained(model.name_or_path, trust_remote_code=False, **options)
     _leave_unpacked(again, for_training=False)
@@ -179,8 +179,8 @@ _PACKED_ROWS, _PACKED_COLUMNS = 32, 64
 
 
 def _leave_unpacked(model: Any, for_training: bool) -> None:
-    """Matrices that cannot be packed so are read as a GPU's are, where bitsandbytes would raise in the first pass; and
-    those of a model in training: once measured they would stay packed, and no gradient passes through packed ones."""
+    """Keep matrices unpacked that bitsandbytes cannot pack, where it would raise in the first pass, and all those of a
+    model in training: after one evaluation they would stay packed, and packed ones pass no gradient."""
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False):
             whole = module.out_features % _PACKED_ROWS == module.in_features % _PACKED_COLUMNS == 0
@@ -188,16 +188,16 @@ def _leave_unpacked(model: Any, for_training: bool) -> None:
 
 
 def _require_finite(what: str, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Raises InputError where a weight is NaN or infinite: it would act, and every figure of it mean nothing."""
+    """Raise InputError if a weight is NaN or infinite: the model would act, and its figures mean nothing."""
     for name, tensor in tensors:
-        packed = hasattr(tensor, "quant_state")  # 4-bit numbers, whatever type they are stored as
+        packed = hasattr(tensor, "quant_state")  # 4-bit numbers in any storage type
         if tensor.is_floating_point() and not packed and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{what} ({name} holds NaN or infinite weights); {_REMEDY}")
 
 
 def _require_embedded(what: str, tokenizer: Any, model: Any) -> None:
-    """Raises InputError where the tokenizer has a token that the model has no embedding of: a text or a template with
-    it would end a stage in the middle."""
+    """Raise InputError if the tokenizer has a token without an embedding in the model: a text or a template with it
+    would end a stage in the middle."""
     rows = model.get_input_embeddings().weight.shape[0]
     token, largest = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1], default=("", -1))
     if largest >= rows > 0:
@@ -208,8 +208,8 @@ def _require_embedded(what: str, tokenizer: Any, model: Any) -> None:
 
 
 def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_trainable: bool = False) -> Any:
-    """The model, which may be a PeftModel already, with the adapters of a folder on it under a name, in effect. Raises
-    InputError where they are not all there, belong to another model, or are not finite."""
+    """Return the model, which may be a PeftModel already, with the adapters of a folder on it under a name, active.
+    Raises InputError where they are incomplete, belong to another model, or are not finite."""
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
@@ -242,7 +242,7 @@ def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, sharded: b
     if sharded and distributed.rank():
         return base  # room for what rank 0 merges
     require_base(adapters, name, base_sha256(name, hash_weights=True))
-    dtype = base.dtype  # kept, for `to` changes the base in place
+    dtype = base.dtype  # read now: `to` changes the base in place
     adapted = put_adapters_on(base.to(torch.promote_types(dtype, torch.float32)), adapters)
     return adapted.merge_and_unload().to(dtype)
 
@@ -292,7 +292,7 @@ def _in_4bit(policy: PolicyConfig, for_training: bool) -> bool:
     if problem is not None and policy.load_in_4bit is True:
         raise UsageError(f"policy.load_in_4bit=true: {problem}; set it to false or auto")
     if problem is not None and policy.load_in_4bit == "auto":
-        logger.info("  policy.load_in_4bit=auto: off, %s", problem)
+        logger.info("  4-bit weights are off: policy.load_in_4bit=auto reason=%s", problem)
     return policy.in_4bit and problem is None
 
 
@@ -307,7 +307,7 @@ def _why_not_4bit(policy: PolicyConfig, for_training: bool) -> str | None:
 
 
 def with_fresh_adapters(loaded: Loaded, policy: PolicyConfig, seed: int) -> Loaded:
-    """The same base, which is not loaded again, with new adapters in place of its former ones."""
+    """Return the same base, not loaded again, with new adapters in place of its former ones."""
     return replace(loaded, model=_with_adapters(policy, loaded.model.unload(), seed))
 
 
@@ -322,7 +322,7 @@ def _with_adapters(policy: PolicyConfig, model: Any, seed: int, sharded: bool = 
 
 
 def adapter_settings(policy: PolicyConfig, dropout: float) -> Any:
-    """The `peft.LoraConfig` of a configuration's adapters, with this dropout."""
+    """Return the `peft.LoraConfig` of a configuration's adapters, with this dropout."""
     from peft import LoraConfig
 
     return LoraConfig(

@@ -1,11 +1,11 @@
-"""From candidates to preference pairs: at most one per state, every state that gives none counted by reason.
+"""Preference pairs from candidates: at most one per state; states without a pair are counted by reason.
 
     pairs, counts = make_pairs(states, config.preference)
 
 `counts` has `pairs` and one entry per reason; they sum to the number of states. A pair compares two actions
 at one state, so a hard task is no reason to prefer anything. Pairs too alike push down the likelihood
-of both actions (arXiv 2410.08847) and are dropped, as are lopsided ones: a call far longer or shorter than calls of its
-tool are, so that no length is preferred. Tools of unlike length are no reason.
+of both actions (arXiv 2410.08847) and are dropped. So are lopsided pairs, with a call far longer or shorter than is
+typical of its tool, so that no length is preferred; tools may differ in length.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REASONS = (
     "duplicate",
     "task_cap",
 )
-"""Why a state gives no pair, in the order in which it is looked at."""
+"""Reasons why a state gives no pair, in the order of the checks."""
 
 _WORD = re.compile(r"\w+")
 
@@ -66,8 +66,8 @@ class PreferencePair:
 
 
 def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The pairs that `cfg.pair_mode` finds, by task and step, and what became of every state. A task's first mistakes
-    count where it has too many, and each of them once."""
+    """Return the pairs of `cfg.pair_mode`, by task and step, and the counts of all states by result. A task with too
+    many pairs keeps the first ones, and an equal pair counts once."""
     pairs: list[PreferencePair] = []
     counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
     seen: set[tuple[str, ...]] = set()
@@ -75,12 +75,12 @@ def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple
     ordered = sorted(states, key=lambda state: (state.task_id, state.step_idx, state.state_id))
     lengths = typical_lengths(ordered)
     for state in ordered:
-        found = _pair(state, cfg, lengths)
-        if isinstance(found, str):
-            counts[found] += 1
+        pair = _pair(state, cfg, lengths)
+        if isinstance(pair, str):
+            counts[pair] += 1
             continue
-        # a policy in a loop is shown the same way out at each of its states
-        contents = {(place, found.chosen, found.rejected) for place in (state.context_sha256, state.task_id)}
+        # a policy in a loop gives the same pair at each of its states
+        contents = {(scope, pair.chosen, pair.rejected) for scope in (state.context_sha256, state.task_id)}
         if contents & seen:
             counts["duplicate"] += 1
         elif per_task[state.task_id] >= cfg.max_pairs_per_task:
@@ -88,12 +88,12 @@ def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple
         else:
             seen |= contents
             per_task[state.task_id] += 1
-            pairs.append(found)
+            pairs.append(pair)
     return pairs, {"pairs": len(pairs), **counts}
 
 
 def why_none(counts: Mapping[str, int], cfg: PreferenceConfig) -> str:
-    """One line on why no state gave a pair, with the remedy; from the counts of `make_pairs`."""
+    """Return one line with the reasons why no state gave a pair, and the remedy; from the counts of `make_pairs`."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items() if count) or "no states"
     return (
         f"no preference pairs (preference.pair_mode={cfg.pair_mode}): {reasons}; raise candidates.temperature, "
@@ -102,7 +102,7 @@ def why_none(counts: Mapping[str, int], cfg: PreferenceConfig) -> str:
 
 
 def _pair(state: CandidateState, cfg: PreferenceConfig, lengths: Mapping[str, float]) -> PreferencePair | str:
-    """The state's pair, or the reason why it has none."""
+    """Return the state's pair, or the reason why it has none."""
     if state.split != "train":
         return "not_train"
     better, worse = _contenders(state, cfg)
@@ -137,7 +137,7 @@ def _pair(state: CandidateState, cfg: PreferenceConfig, lengths: Mapping[str, fl
 
 
 def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[CandidateAction], ...]:
-    """The actions that may be chosen, and those that may be rejected: the first of each canonical form. The
+    """Return the actions that may be chosen, and those that may be rejected: the first of each canonical form. The
     teacher's may be chosen where it was played on like the others, and is never rejected."""
     distinct = list({action.canonical: action for action in reversed(state.candidates)}.values())
     shown = [state.teacher] if state.teacher else []
@@ -147,10 +147,10 @@ def _contenders(state: CandidateState, cfg: PreferenceConfig) -> tuple[Sequence[
 
 
 def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceConfig) -> float | None:
-    """By how much the first beats the second; None where it was not measured.
+    """Return the margin of the first over the second; None where it was not measured.
 
-    `outcome` goes by executed values, the others by verifier scores, which `consensus` takes only where the
-    executed values agree in sign.
+    `outcome` compares executed values, the other modes verifier scores, which `consensus` uses only where the executed
+    values agree in sign.
     """
     by_value = None if chosen.value is None or rejected.value is None else chosen.value - rejected.value
     by_score = None if chosen.score is None or rejected.score is None else chosen.score - rejected.score
@@ -162,7 +162,8 @@ def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceC
 
 
 def _likelihood(action: CandidateAction) -> float:
-    """Under the policy, which was never asked about the teacher's action: its own is chosen among equals."""
+    """Return the log-likelihood under the policy; least for the teacher's action, so that among equals the policy's own
+    is chosen."""
     if action.k < 0:
         return -math.inf
     return action.logprob_sum if action.logprob_sum is not None else 0.0
@@ -175,7 +176,7 @@ def _unfit(
     cfg: PreferenceConfig,
     lengths: Mapping[str, float],
 ) -> str | None:
-    """Why these two make no good pair, if they don't."""
+    """Return the reason why the two make no good pair; None if they do."""
     if not parse_action(chosen.text).action_type or chosen.finish_reason != "stop":
         return "unparseable"
     if any(canary in chosen.text for canary in canaries):
@@ -188,22 +189,22 @@ def _unfit(
 
 
 def typical_lengths(states: Iterable[CandidateState]) -> dict[str, float]:
-    """Characters of a call of each tool: the median over all that was proposed and shown."""
+    """Return the median characters of a call of each tool, over all candidates and teacher's actions."""
     lengths: dict[str, list[int]] = {}
     for state in states:
         for action in (*state.candidates, *([state.teacher] if state.teacher else [])):
             lengths.setdefault(parse_action(action.text).action_type, []).append(len(action.text))
-    return {tool: median(found) for tool, found in lengths.items()}
+    return {tool: median(counts) for tool, counts in lengths.items()}
 
 
 def _length(action: CandidateAction, lengths: Mapping[str, float]) -> float:
-    """An action's length in calls of its tool, so that a pair of two tools is not lopsided for their sake."""
+    """Return an action's length relative to its tool's typical call, so that two tools do not make a pair lopsided."""
     return len(action.text) / max(1.0, lengths[parse_action(action.text).action_type])
 
 
 def similarity(a: str, b: str) -> float:
-    """Share of the two texts' words that match in order, in [0, 1]. Words, not characters: two calls that
-    differ in one identifier differ in what matters."""
+    """Return the share of the two texts' words that match in order, in [0, 1]. Words, not characters: two calls that
+    differ in one identifier are different actions."""
     return SequenceMatcher(None, _WORD.findall(a), _WORD.findall(b), autojunk=False).ratio()
 
 

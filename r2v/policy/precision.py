@@ -1,7 +1,7 @@
 """Precision of products and layers: TF32 while a GPU trains, and exact float64 layers on a CPU.
 
-transformers' RMS norms round to float32 whatever the model's precision; a difference of 1e-16 that flips such a
-rounding comes out as 1e-9. And torch has no kernel for a depthwise convolution in float64: a few multiplications
+transformers' RMS norms round to float32 in any precision; a difference of 1e-16 that flips such a rounding
+grows to 1e-9. And torch has no kernel for a depthwise convolution in float64: a few multiplications
 and additions are five times as fast for the handful of tokens that decoding adds.
 """
 
@@ -18,13 +18,13 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv, apply_mask_to_
 
 
 @contextmanager
-def tf32(wanted: bool) -> Iterator[None]:
+def tf32(enabled: bool) -> Iterator[None]:
     """Let float32 products use TF32 in the block (all products of a fully trained model, or those of the adapters and
-    the head beside bfloat16). Afterwards all is as it was, so that a policy that acts in the same process computes as
-    in one of its own."""
+    the head next to bfloat16), and restore the setting, so that a policy acting in the same process computes as in
+    a process of its own."""
     before = torch.get_float32_matmul_precision()
     try:
-        if wanted:
+        if enabled:
             torch.set_float32_matmul_precision("high")
         yield
     finally:
@@ -54,7 +54,7 @@ class ShortConv(torch.nn.Module):
     def forward(
         self, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D), with the convolution's past in the cache where there is one."""
+        """Return (B, T, D) from (B, T, D), with the convolution's past in the cache where there is one."""
         length = hidden_states.shape[1]
         masked = apply_mask_to_padding_states(hidden_states, attention_mask)
         gate, out_gate, x = self.in_proj(masked).transpose(-1, -2).chunk(3, dim=-2)
@@ -65,7 +65,7 @@ class ShortConv(torch.nn.Module):
         return self.out_proj((out_gate * mixed).transpose(-1, -2).contiguous())  # type: ignore[no-any-return]
 
     def _with_past(self, inputs: Tensor, cache: Any) -> Tensor:
-        """The inputs after those that the cache keeps of earlier tokens; the cache is updated."""
+        """Return the inputs after the cached ones of earlier tokens; the cache is updated."""
         layer = cache.layers[self.layer_idx]
         if not layer.has_previous_state[0] or inputs.shape[-1] > 1 or layer.record_past:
             whole: Tensor = cache.update_conv_state(inputs, self.layer_idx, conv_kernel_size=self.conv.kernel_size[0])
@@ -77,7 +77,7 @@ class ShortConv(torch.nn.Module):
 
 
 def depthwise(inputs: Tensor, weight: Tensor, bias: Tensor | None, length: int) -> Tensor:
-    """The last `length` outputs of a causal depthwise convolution, zeros before the first input.
+    """Return the last `length` outputs of a causal depthwise convolution, zeros before the first input.
 
     inputs (B, D, T), weight (D, K), bias (D); y[t] = bias + sum_k weight[k] * inputs[t - K + 1 + k]. Returns
     (B, D, length).

@@ -1,18 +1,18 @@
-"""Prefix tree: rows of tokens that begin alike, laid into one sequence, so that what they share is read once.
+"""Prefix tree: rows with a common beginning laid into one sequence, so that shared tokens are read once.
 
     layouts = lay_out(rows, most=4096)          # rows: ids and labels of an episode's steps, in order
-    mask = tree_mask(ends)                      # (B, 1, T, T): each token sees its own beginning and nothing else
+    mask = tree_mask(ends)                      # (B, 1, T, T): each token sees its own path alone
 
 A template that rewrites history (it drops old thoughts) makes each step's prompt differ from the next one's somewhere
-near its end: a row for each step would read the long common part again and again. Here each row leaves the path of the
-one before where they part. A token sees its ancestors, and its position is its depth. The last token that two paths
-share is written again before the second goes on, so that each label stands after what predicts it, and the usual
-shifted loss is that of the rows one by one.
+near its end: a row for each step would read the long common part again and again. Here each row branches off the path
+of the one before. A token sees its ancestors, and its position is its depth. The last token that two paths share is
+written again before the second goes on, so that each label follows the token that predicts it, and the usual shifted
+loss is that of the rows one by one.
 
-Models can be trained so that take a token's past from a mask (`why_no_trees`). Full attention does. A short convolution
-or a recurrent state takes whatever stands before a token; a sliding window counts back in the sequence, not in the
-path; experts are balanced over the rows of a batch. So the configuration is read, and then a small tree is put through
-the model itself and compared with its rows one by one.
+Trees need a model that takes a token's past from a mask (`why_no_trees`), as full attention does. A short convolution
+or a recurrent state reads the preceding tokens of the sequence; a sliding window counts back in the sequence, not in
+the path; experts are balanced over the rows of a batch. So the configuration is checked, and then the model's logits on
+a small tree are compared with those on its rows.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Row = tuple[Sequence[int], Sequence[int]]
 
 _OTHER_PASTS = ("conv", "linear", "mamba", "recurrent", "ssm")
 _MOVING_POSITIONS = ("dynamic", "longrope")
-"""Kinds of rotary positions that depend on how long the sequence is."""
+"""Kinds of rotary positions that depend on the length of the sequence."""
 _LONGEST = 8192
-"""Tokens of a path, at most: a mask has the square of a sequence's length."""
+"""Most tokens of a path: a mask has the square of a sequence's length."""
 _FAR_OFF = 0.05
-"""Largest distance of a tree from its rows, as a part of what a wrong mask changes."""
+"""Largest distance of a tree's logits from its rows', relative to the effect of a wrong mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tree in one sequence: ids, labels, each token's depth, where the tokens that see it end; and how many rows it
-    holds."""
+    """A tree in one sequence: ids, labels, each token's depth, the end of the tokens that see it; and the number of its
+    rows."""
 
     ids: list[int]
     labels: list[int]
@@ -54,7 +54,7 @@ class Layout:
 
 
 class _Tree:
-    """A layout being written, depth first."""
+    """A layout under construction, depth first."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -64,11 +64,11 @@ class _Tree:
         self.rows = 0
         self._path: list[int] = []
         """Positions of the tokens of the newest row."""
-        self._taken: list[bool] = []
-        """Tokens that can carry no further label: they have one, or do not stand after what predicts them."""
+        self._used: list[bool] = []
+        """Tokens that can carry no further label: they have one, or do not follow the token that predicts them."""
 
     def size_with(self, row: Row) -> int:
-        """Tokens of the tree with one more row."""
+        """Return the tokens of the tree with one more row."""
         shared = self._shared(row)
         return len(self.ids) + len(row[0]) - shared + (0 < shared < len(self._path))
 
@@ -76,51 +76,51 @@ class _Tree:
         """Add a row's path."""
         ids, labels = row
         shared = self._shared(row)
-        for place, label in zip(self._path[:shared], labels, strict=False):
+        for position, label in zip(self._path[:shared], labels, strict=False):
             if label != IGNORED:
-                self.labels[place], self._taken[place] = label, True
+                self.labels[position], self._used[position] = label, True
         self.rows += 1
         if shared == len(ids):
             return
         if 0 < shared < len(self._path):
-            self._write(ids[shared - 1], IGNORED, shared - 1, taken=True)
+            self._write(ids[shared - 1], IGNORED, shared - 1, used=True)
         for depth in range(shared, len(ids)):
-            self._write(ids[depth], labels[depth], depth, taken=labels[depth] != IGNORED)
+            self._write(ids[depth], labels[depth], depth, used=labels[depth] != IGNORED)
 
-    def _write(self, token: int, label: int, depth: int, *, taken: bool) -> None:
+    def _write(self, token: int, label: int, depth: int, *, used: bool) -> None:
         self._close(depth)
         self._path.append(len(self.ids))
         self.ids.append(token)
         self.labels.append(label)
         self.depths.append(depth)
         self.ends.append(0)
-        self._taken.append(taken)
+        self._used.append(used)
 
     def _close(self, depth: int) -> None:
-        """Leave the path at this depth: no later token sees what stands from there on."""
-        for place in self._path[depth:]:
-            self.ends[place] = len(self.ids)
+        """Leave the path at this depth: no later token sees the rest of it."""
+        for position in self._path[depth:]:
+            self.ends[position] = len(self.ids)
         del self._path[depth:]
 
     def _shared(self, row: Row) -> int:
-        """The number of a row's tokens that stand on the newest path, and can carry its labels there."""
+        """Return the number of a row's tokens that are on the newest path and can carry its labels there."""
         ids, labels = row
-        shared = _alike([self.ids[place] for place in self._path], ids)
-        return next((i for i in range(shared) if labels[i] != IGNORED and self._taken[self._path[i]]), shared)
+        shared = _alike([self.ids[position] for position in self._path], ids)
+        return next((i for i in range(shared) if labels[i] != IGNORED and self._used[self._path[i]]), shared)
 
     def layout(self) -> Layout:
-        """The tree, finished."""
+        """Return the finished tree."""
         self._close(0)
         return Layout(self.ids, self.labels, self.depths, self.ends, self.rows)
 
 
 def _alike(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common beginning."""
+    """Return the length of the longest common beginning."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def lay_out(rows: Iterable[Row], most: int) -> list[Layout]:
-    """Rows in as few trees as their order allows, each of at most `most` tokens, or of one row."""
+    """Return the rows in as few trees as their order allows, each of at most `most` tokens, or of one row."""
     trees = [_Tree()]
     for row in rows:
         if trees[-1].rows and trees[-1].size_with(row) > most:
@@ -130,15 +130,15 @@ def lay_out(rows: Iterable[Row], most: int) -> list[Layout]:
 
 
 def tree_mask(ends: Tensor) -> Tensor:
-    """(B, T) ends of subtrees -> (B, 1, T, T), true where a token (row) may see another (column). A pad, whose end is
-    0, is seen by itself alone."""
+    """Return a (B, 1, T, T) mask from (B, T) ends of subtrees: true where a token (row) may see another (column). A
+    pad, whose end is 0, is seen by itself alone."""
     time = torch.arange(ends.shape[1], device=ends.device)
     seen = (time[:, None] >= time) & (time[:, None] < ends[:, None, :])
     return (seen | torch.eye(len(time), dtype=torch.bool, device=ends.device))[:, None]
 
 
 def why_no_trees(model: Any, longest: int) -> str | None:
-    """Why a model cannot be trained on prefix trees of paths of `longest` tokens; None where it can."""
+    """Return the reason why a model cannot be trained on prefix trees of paths of `longest` tokens; None if it can."""
     config = model.config.get_text_config()
     if longest > _LONGEST:
         return f"a mask of policy.max_seq_len {longest} squared would be too large"
@@ -159,7 +159,7 @@ def why_no_trees(model: Any, longest: int) -> str | None:
 
 
 def mask_for(model: Any, ends: Tensor) -> Tensor:
-    """The tree's mask as the model's attention takes it: booleans, or what is added to its scores."""
+    """Return the tree's mask as the model's attention takes it: booleans, or addends of its scores."""
     seen = tree_mask(ends)
     if model.config.get_text_config()._attn_implementation != "eager":
         return seen
@@ -168,7 +168,7 @@ def mask_for(model: Any, ends: Tensor) -> Tensor:
 
 
 def _why_it_reads_otherwise(model: Any) -> str | None:
-    """A reason where the model's logits on a small tree are not those on its rows."""
+    """Return a reason if the model's logits on a small tree differ from those on its rows."""
     rows = _small_rows(model.get_input_embeddings().num_embeddings)
     (tree,) = lay_out(rows, 10_000)
     was_training = model.training
@@ -190,7 +190,7 @@ def _why_it_reads_otherwise(model: Any) -> str | None:
 
 
 def _small_rows(vocabulary: int) -> list[Row]:
-    """Three steps of a conversation of random tokens whose history is rewritten after each."""
+    """Return three steps of a conversation of random tokens whose history is rewritten after each."""
     draw = generator("prefix tree")
     tokens = [draw.randrange(vocabulary) for _ in range(60)]
     begun, rows = tokens[:12], list[Row]()
@@ -211,5 +211,5 @@ def _logits(model: Any, ids: Any) -> Tensor:
 
 
 def _labelled(logits: Tensor, labels: Any) -> Tensor:
-    """The logits that predict labelled tokens."""
+    """Return the logits that predict labelled tokens."""
     return logits[[i - 1 for i, label in enumerate(labels) if label != IGNORED]].float()

@@ -1,9 +1,9 @@
-"""Prompt encoder: from a conversation to token ids that fit the context length.
+"""Prompt encoder: conversations to token ids that fit the context length.
 
 A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
 `Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too
-long, lets go of old observations, half of the context at once (`r2v.policy.half_elision`), and of the middle of
-an observation that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the
+long, elides old observations, half of the context at once (`r2v.policy.half_elision`), and the middle of an
+observation that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the
 verifier make their prompts here, so that they are the same.
 """
 
@@ -27,13 +27,13 @@ from r2v.wire.message import Message, ToolSpec
 __all__ = ["ELIDED", "Encoder", "Prompt", "build_messages"]
 
 _REMEMBERED = 1 << 21
-"""Tokens of messages that are kept, about 80 MB."""
+"""Tokens of messages in the cache, about 80 MB."""
 _TOOLS_SHARE = 2
-"""Tools are told where they take at most one part in so many of the prompt."""
+"""Tools are in the prompt if they take at most one part in so many of it."""
 _CHARACTERS = 3
 """Characters of each end of a long text that are tokenised, for each token of the longest prompt."""
 _SLACK = 16
-"""Tokens where a text was cut open, which may not be those of the whole."""
+"""Tokens dropped where a text was cut, since they may differ from those of the whole."""
 _SIZES = 1 << 16
 _SHORT = 2048
 """Characters below which looking up a segment costs less than hashing its text."""
@@ -42,8 +42,9 @@ _SHORT = 2048
 def build_messages(
     goal: str, observations: Sequence[str], actions: Sequence[str], system: str | None = None
 ) -> tuple[Message, ...]:
-    """The conversation so far: one more observation than actions. Raises ValueError otherwise. A world that shows
-    nothing at first (or a log in which the user's words are all there is) has no turn for it."""
+    """Return the conversation so far, of one more observation than actions; raises ValueError otherwise. An empty first
+    observation, of a world that shows nothing at first or a log that begins with the user's words alone, has no
+    turn."""
     turns = [] if system is None else [Message(role="system", content=system)]
     turns.append(Message(role="user", content=goal))
     for index, (observation, action) in enumerate(zip(observations, (*actions, None), strict=True)):
@@ -56,7 +57,7 @@ def build_messages(
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids up to where the action begins. `elided`: something of the context was left out."""
+    """Token ids up to the start of the action. `elided`: True if a part of the context was left out."""
 
     ids: tuple[int, ...]
     elided: bool
@@ -65,9 +66,9 @@ class Prompt:
 class Encoder:
     """Messages to token ids, at most `max_seq_len - reserve` of them; `reserve` is kept for the action.
 
-    Where the template only strings messages together (checked here on probes), each message is tokenised once, the last
-    `remember` tokens are kept, and what is left out is counted exactly; where it looks around, the whole conversation
-    is rendered anew and what is left out is estimated. `tools` are told in every prompt. Raises UsageError where the
+    Where the template only concatenates messages (checked here on probes), each message is tokenised once, the last
+    `remember` tokens are cached, and elisions are counted exactly. Where a message's text depends on others, the whole
+    conversation is rendered anew and elisions are estimated. `tools` are in every prompt. Raises UsageError where the
     tokenizer has no chat template or no end-of-sequence token, or a template that loses texts.
     """
 
@@ -89,9 +90,9 @@ class Encoder:
         self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
         with usable_tokenizer(tokenizer):
             self.template = self._affordable(tools, enable_thinking)
-            self.template.say_how()
+            self.template.log_findings()
             self._segments = Segments(self.template, max_seq_len, remember)
-            self.concatenative = self._segments.string_together()
+            self.concatenative = self._segments.concatenate()
 
     @classmethod
     def of(
@@ -102,32 +103,32 @@ class Encoder:
         tools: Sequence[ToolSpec] = (),
         remember: int = _REMEMBERED,
     ) -> Encoder:
-        """The encoder of a configured policy in a world of these tools. A bundled model was made without tools."""
-        told = tools if policy.tools == "auto" else ()
+        """Return the encoder of a configured policy in a world of these tools; policy.tools=none leaves them out."""
         return cls(
             tokenizer,
             max_seq_len=policy.max_seq_len,
             reserve=reserve,
-            tools=told,
+            tools=tools if policy.tools == "auto" else (),
             remember=remember,
             enable_thinking=policy.enable_thinking or False,
         )
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
-        """The ids a model is given for this conversation."""
+        """Return the ids of this conversation's prompt."""
         return list(self.prompt(messages).ids)
 
     def prompt(self, messages: Sequence[Message], reserve: int | None = None) -> Prompt:
-        """The ids, and whether anything was left out. Raises InputError where even the shortest form is too
+        """Return the prompt, elided where it is too long. Raises InputError where even the shortest form is too
         long."""
         limit = self.max_seq_len - (self.reserve if reserve is None else reserve)
-        told = self.template.told(messages)
-        if self.concatenative and told[0].role != "tool" and len(self.template.fold.turns(told)) == len(told):
-            return self._joined(told, limit)
-        return self._rendered(told, limit)
+        prepared = self.template.prepared(messages)
+        fold = self.template.fold
+        if self.concatenative and prepared[0].role != "tool" and len(fold.turns(prepared)) == len(prepared):
+            return self._joined(prepared, limit)
+        return self._rendered(prepared, limit)
 
     def _joined(self, messages: Sequence[Message], limit: int) -> Prompt:
-        """The prompt of segments, counted exactly."""
+        """Return the prompt of joined segments, counted exactly."""
         segments, opening = self._segments, messages[0]
         elision = HalfElision(messages, lambda m: segments.size(None if m is opening else opening.role, m))
         asking = segments.ids(opening.role, None)
@@ -144,7 +145,8 @@ class Encoder:
         return Prompt((*ids, *asking), cut.elided > 0 or not whole)
 
     def _rendered(self, messages: Sequence[Message], limit: int) -> Prompt:
-        """The prompt of a template that looks around: the estimate is lowered until the rendering fits."""
+        """Return the prompt of a template that does not concatenate: the estimate is lowered until the rendering
+        fits."""
         each, once = self._overhead
         elision = HalfElision(messages, lambda m: self._segments.text_size(m.text) + each)
         allowed, over = limit, 0
@@ -173,16 +175,16 @@ class Encoder:
         )
 
     def action_ids(self, action: str) -> list[int]:
-        """The ids of an action and its end token: what a policy is trained to generate."""
+        """Return the ids of an action and its end token, a policy's training target."""
         text = action if self.template.form is None else self.template.form.text(action)
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
     def actions(self, text: str) -> tuple[str, ...]:
-        """The actions in what the policy generated, in the order in which they are to be executed."""
+        """Return the actions in a generated text, in the order of execution."""
         return (text,) if self.template.form is None else self.template.form.actions(text)
 
     def opening_size(self, messages: Sequence[Message]) -> int:
-        """Tokens at the end of a prompt that the template shows before a reply and does not ask for one with."""
+        """Return the tokens at the end of a prompt that belong to the opening of a reply (`ChatTemplate.opening`)."""
         return self._segments.text_size(self.template.opening(self.template.fold.turns(messages[-1:])))
 
     def _ids(self, messages: Sequence[Message]) -> list[int]:
@@ -196,8 +198,8 @@ class Encoder:
 
     @cached_property
     def _overhead(self) -> tuple[int, int]:
-        """Tokens that the template puts around a message, on average, and once in a prompt."""
-        shortest, *_, longest = (self.template.told(probe) for probe in probes(system=False))
+        """Tokens that the template adds to each message, on average, and once to a prompt."""
+        shortest, *_, longest = (self.template.prepared(probe) for probe in probes(system=False))
         around = []
         for probe in (shortest, longest):
             rendered = self.template.render(self.template.fold.turns(probe), generation=True)
@@ -206,7 +208,7 @@ class Encoder:
         return each, around[0] - each * len(shortest)
 
     def _affordable(self, tools: Sequence[ToolSpec], enable_thinking: bool) -> ChatTemplate:
-        """The template with the tools, or without where they would leave too little room."""
+        """Return the template with the tools, or without where they would leave too little room."""
         bare = ChatTemplate(self.tokenizer, enable_thinking=enable_thinking)
         if not tools:
             return bare
@@ -220,22 +222,22 @@ class Encoder:
             return template
         say_once(
             logging.WARNING,
-            f"  policy.tools=auto: the model is not told its {len(tools)} tools, which take {length - without} tokens "
-            f"of {room}; raise policy.max_seq_len",
+            f"  tools left out of prompts, too long: policy.tools=auto tools={len(tools)} "
+            f"tokens={length - without}/{room} remedy=raise policy.max_seq_len",
         )
         return bare
 
 
 class Segments:
     """The tokens that single messages add to a prompt of one template, each tokenised once, for prompts of at most
-    `longest` tokens. About `remember` tokens are kept.
+    `longest` tokens. About `remember` tokens are cached.
 
-    A template that only strings messages together is checked on probes, and its prompts are made of remembered
-    segments. Of a message that no prompt can hold, only as much of both ends is tokenised as a prompt could show. Sizes
-    are kept longer than tokens: every old message is counted at every step, few are still shown.
+    Prompts of a template that only concatenates messages, which is checked on probes, are joined from cached segments.
+    Of a message that no prompt can hold, only as much of both ends is tokenised as a prompt could show. Sizes are
+    cached longer than tokens: every old message is counted at every step, few are still shown.
 
-    A segment is named by the role that opens its conversation and by its message: without a role, the message is the
-    opening one; without a message, it is what asks for the action. Safe to use from several threads.
+    The key of a segment is the role that opens its conversation, and its message. Without a role, the message is the
+    opening one; without a message, the segment is the generation prompt. Safe to use from several threads.
     """
 
     def __init__(self, template: ChatTemplate, longest: int, remember: int) -> None:
@@ -244,37 +246,39 @@ class Segments:
         self._tokenizer: Any = template.tokenizer
         self._lock = Lock()
         self._ids: OrderedDict[tuple[str | None, Message | None], list[int]] = OrderedDict()
-        self._kept = 0
+        self._cached_tokens = 0
         self._sizes: OrderedDict[tuple[str | None, str | None, bytes], int] = OrderedDict()
 
     def ids(self, opening: str | None, message: Message | None) -> list[int]:
-        """Token ids of a segment; of one that no prompt can hold, those of its two ends, more than a prompt holds."""
+        """Return the token ids of a segment; of one that no prompt can hold, those of its two ends, more than a prompt
+        holds."""
         with self._lock:
-            known = self._ids.get((opening, message))
-            if known is not None:
+            cached = self._ids.get((opening, message))
+            if cached is not None:
                 self._ids.move_to_end((opening, message))
-                return known
-        made = self._tokens(self._text(opening, message))
+                return cached
+        # outside the lock: tokenising is slow, and twice the same result does no harm
+        tokens = self._tokens(self._text(opening, message))
         with self._lock:
             if (opening, message) not in self._ids:
-                self._ids[opening, message] = made
-                self._kept += len(made)
-            while self._kept > self._remember and len(self._ids) > 1:
-                self._kept -= len(self._ids.popitem(last=False)[1])
-        return made
+                self._ids[opening, message] = tokens
+                self._cached_tokens += len(tokens)
+            while self._cached_tokens > self._remember and len(self._ids) > 1:
+                self._cached_tokens -= len(self._ids.popitem(last=False)[1])
+        return tokens
 
     def size(self, opening: str | None, message: Message) -> int:
-        """Tokens of a segment; some number above `longest` for one that no prompt can hold."""
+        """Return the tokens of a segment; a number above `longest` for one that no prompt can hold."""
         if len(message.text) < _SHORT:
             return len(self.ids(opening, message))
         return self._size((opening, message.role), message.text, lambda: len(self.ids(opening, message)))
 
     def text_size(self, text: str) -> int:
-        """Tokens of a text by itself; some number above `longest` where no prompt can hold it."""
+        """Return the tokens of a text by itself; a number above `longest` where no prompt can hold it."""
         return self._size((None, None), text, lambda: len(self._tokens(text)))
 
     def characters(self, text: str, tokens: int) -> int:
-        """About how many characters of a text, of both its ends together, take so many tokens."""
+        """Return about how many characters of a text, of both ends together, take so many tokens."""
         return tokens * min(len(text), 2 * self._reach) // max(1, self.text_size(text))
 
     def _size(self, kind: tuple[str | None, str | None], text: str, count: Callable[[], int]) -> int:
@@ -289,8 +293,8 @@ class Segments:
         return size
 
     def cut(self, opening: str | None, message: Message, room: int) -> list[int] | None:
-        """A segment without its middle, a marker in its place: `room` tokens. None where that would hold little more
-        than what the template puts around a message."""
+        """Return a segment of `room` tokens with a marker in place of its middle; None where it would hold little more
+        than the tokens that the template adds to a message."""
         marker = self._tokenised(f"\n{ELIDED}\n")
         keep = room - len(marker)
         if keep < 2 * (1 + len(self.ids(opening, replace(message, content="")))):
@@ -298,9 +302,9 @@ class Segments:
         ids = self.ids(opening, message)
         return [*ids[: keep - keep // 2], *marker, *ids[len(ids) - keep // 2 :]]
 
-    def string_together(self) -> bool:
-        """True if segments joined are the rendered whole, and each begins with a token of its own, so that no merge can
-        reach across a border whatever the messages say."""
+    def concatenate(self) -> bool:
+        """True if joined segments equal the rendered whole, and each begins with a special token, so that no merge of
+        the tokenizer crosses a border for any message."""
         added = set(self._tokenizer.get_added_vocab().values()) | set(self._tokenizer.all_special_ids)
         for messages in [*probes(system=True), *probes(system=False)]:
             probe = self.template.turns(messages)

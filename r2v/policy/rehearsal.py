@@ -1,8 +1,8 @@
 """Rehearsals of cloning and preference training: one micro-batch of TRL's own loss, for the memory planner.
 
 TRL computes log-probabilities in tiles: a part of the vocabulary for 4,096 tokens. On a GPU a Triton kernel folds a
-tile in place; the folds that TRL has for a CPU make copies of the tile, of several GiB. `in_place_folds` stands in for
-those: it leaves TRL's loss as it is, and the tile alone. TRL scores learnt tokens alone on a GPU, and here all.
+tile in place; TRL's folds for a CPU make copies of the tile, of several GiB. `in_place_folds` replaces these: TRL's
+loss is unchanged, and the tile is the only copy. On a GPU TRL scores learnt tokens alone, here all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from r2v.memory.measured.rehearsal import Rehearsal
 
 _METRICS = ("log_probs", "entropy", "mean_logits", "is_top1")
-"""What TRL's DPO trainer computes of each token."""
+"""Outputs of TRL's DPO trainer for each token."""
 
 
 def bc(run: Rehearsal) -> None:
-    """The cloning loss of rows of which every token is learnt."""
+    """Run the cloning loss on rows whose every token is learnt."""
     from trl.trainer.utils import add_fused_lm_head
 
     model = run.decoder()
@@ -32,7 +32,7 @@ def bc(run: Rehearsal) -> None:
 
 
 def preference(run: Rehearsal) -> None:
-    """DPO's loss of pairs; `rows` are pairs. Trained, or read as the reference."""
+    """Run DPO's loss on pairs, with the policy trained and read as the reference; `rows` are pairs."""
     from trl.trainer.utils import add_fused_lm_head
 
     model = run.decoder()
@@ -60,7 +60,7 @@ def _fused(run: Rehearsal, model: Any, texts: int) -> Any:
 
 @contextmanager
 def in_place_folds() -> Iterator[None]:
-    """A block in which TRL's folds for a CPU write into the tile, as its Triton kernels do, and compute nothing."""
+    """Have TRL's folds for a CPU write into the tile in the block, as its Triton kernels do, and compute nothing."""
     from trl.kernels import chunked_logprob
 
     folds = chunked_logprob._forward_tile, chunked_logprob._backward_tile

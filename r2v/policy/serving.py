@@ -1,7 +1,7 @@
 """Serving: the policy of a configuration behind a serving engine (`policy.engine`), as the wave engine takes it.
 
 The stage's process renders prompts with the tokenizer and reads two configuration files of the model; its weights are
-the engine's business. The exported policy is adapters by the name of their content: the same file is the same policy on
+loaded by the engine. An exported policy is named by the content of its adapters, so the same file is the same policy on
 every server.
 """
 
@@ -37,8 +37,9 @@ def served_policy(
     price: Price,
     tools: Sequence[ToolSpec] = (),
 ) -> Served:
-    """The policy with the adapters exported in a folder (None: the base), told of these tools, behind the configured
-    engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no engine."""
+    """Return the policy with the adapters exported in a folder (None: the base), these tools in its prompts, behind the
+    configured engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no
+    engine."""
     policy.require_servable()
     adapter = None if weights is None else _adapter(policy, weights)
     tokenizer = load_tokenizer(policy, weights)
@@ -54,7 +55,7 @@ def served_policy(
 
 
 def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[EngineServer], Adapter]:
-    """The servers that read for verifiers, and the adapters of the one in a folder. Raises as `served_policy`."""
+    """Return the servers of verifiers, and the adapters of the verifier in a folder. Raises as `served_policy`."""
     policy.require_servable()
     adapter = _adapter(policy, weights)
     model, _ = described_model(policy)
@@ -62,8 +63,8 @@ def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[Engin
 
 
 def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: str) -> Sequence[EngineServer]:
-    """The server that generates for one process of a training, beside it on its `device`: of the base in the type that
-    it is trained in, with room for so many tokens. Raises as `served_policy`."""
+    """Return the server that generates for one process of a training, on the same `device`: the base in the training's
+    dtype, with room for so many tokens. Raises as `served_policy`."""
     policy.require_servable()
     model, _ = described_model(policy)
     model = replace(model, max_model_len=tokens, dtype=dtype)
@@ -72,7 +73,7 @@ def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: s
 
 
 def _name_of(device: str) -> str:
-    """A GPU of this process as CUDA_VISIBLE_DEVICES names it."""
+    """Return the name of a GPU of this process in CUDA_VISIBLE_DEVICES."""
     import torch
 
     return visible_gpus(torch.cuda.device_count())[int(device.partition(":")[2] or 0)]
@@ -88,7 +89,7 @@ def _servers(policy: PolicyConfig, model: EngineModel) -> Sequence[EngineServer]
 
 
 def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
-    """The engine's entry in the manifest of a stage that played; nothing for `local`."""
+    """Return the engine's entry in the manifest of a stage that played; empty for `local`."""
     if policy.engine == "local":
         return {}
     return {"engine": engine_facts(policy.engine, engine_home(policy.engine_venv))}
@@ -102,7 +103,7 @@ def _adapter(policy: PolicyConfig, weights: Path) -> Adapter:
 
 
 def described_model(policy: PolicyConfig) -> tuple[EngineModel, Any]:
-    """The base as an engine is told of it, and its published configurations."""
+    """Return the base as an engine's model, and its published configurations."""
     from transformers import AutoConfig, GenerationConfig
 
     folder = model_folder(policy.model_name, policy.revision)

@@ -4,10 +4,10 @@
     agree_on_dtypes(loaded.model)                                    # before a trainer counts or wraps the weights
     reference = reference_of(loaded.model)                           # FSDP2 shards of the same weights, frozen
 
-Room is memory that was asked for and never touched: it takes none, and has the addresses by which an optimizer knows
-its weights. FSDP2 then takes each weight from rank 0, shard by shard, so that a machine's memory holds the model once
-and a GPU its own part and a layer. 4-bit weights are an exception: FSDP2 cannot move what it has not seen quantised, so
-each rank quantises the model onto its own GPU, a matrix at a time, and keeps its part.
+Room is memory that is allocated and never touched: it occupies none, and has the addresses by which an optimizer
+identifies its weights. FSDP2 then takes each weight from rank 0, shard by shard, so that a machine's memory holds the
+model once and a GPU its own part and a layer. 4-bit weights are an exception: FSDP2 cannot move weights quantised on
+another rank, so each rank quantises the model onto its own GPU, a matrix at a time, and keeps its part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def room_for(source: Path | str) -> Any:
-    """A model of the configuration at `source`, its weights without values (its few buffers have theirs)."""
+    """Return a model of the configuration at `source`, its weights without values, its few buffers with theirs."""
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -40,7 +40,7 @@ def room_for(source: Path | str) -> Any:
 
 
 def _with_room(model: Any) -> Any:
-    """The same, each weight of the meta device with untouched memory; tied ones stay tied."""
+    """Return the model with untouched memory for each weight of the meta device; tied weights stay tied."""
     roomy: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
@@ -51,7 +51,7 @@ def _with_room(model: Any) -> Any:
 
 
 def retyped_room(model: Any, dtype: torch.dtype) -> Any:
-    """The same room for weights of another type; tied ones stay tied, and nothing is touched."""
+    """Return the room with another dtype of weights; tied weights stay tied, and no memory is touched."""
     for weight in model.parameters():
         if weight.dtype != dtype:
             weight.data = torch.empty_like(weight, dtype=dtype)
@@ -59,12 +59,12 @@ def retyped_room(model: Any, dtype: torch.dtype) -> Any:
 
 
 def from_rank0(value: T) -> T:
-    """The value as rank 0 has it, on every rank; all must call. It travels as JSON."""
+    """Return rank 0's value on every rank; all ranks must call. The value travels as JSON."""
     return cast(T, json.loads(distributed.exchange(b"" if distributed.rank() else json.dumps(value).encode())[0]))
 
 
 def agree_on_dtypes(model: Any) -> None:
-    """Give room the type that rank 0 read for each weight: a configuration may not say it. All ranks must call."""
+    """Give room the type that rank 0 read for each weight: a configuration may not name it. All ranks must call."""
     names = from_rank0({name: str(weight.dtype) for name, weight in model.named_parameters()})
     if distributed.rank():
         for name, weight in model.named_parameters():
@@ -73,8 +73,8 @@ def agree_on_dtypes(model: Any) -> None:
 
 
 def reference_of(model: Any) -> Any:
-    """A frozen copy of a model, sharded over the ranks a layer at a time; all must call. What `room_for` made counts as
-    no copy of anything: the weights are rank 0's."""
+    """Return a frozen copy of a model, sharded over the ranks a layer at a time; all ranks must call. The weights are
+    rank 0's; those of `room_for` have no values."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.fsdp import fully_shard
 
@@ -96,7 +96,7 @@ def reference_of(model: Any) -> Any:
 
 
 def _without_weights(model: Any) -> Any:
-    """A copy on the meta device: no weight is copied on the way."""
+    """Return a copy on the meta device, without copying a weight."""
     memo: dict[int, Any] = {}
     for weight in model.parameters():
         memo[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
@@ -105,7 +105,7 @@ def _without_weights(model: Any) -> Any:
 
 @contextmanager
 def whole_on(model: Any, device: torch.device) -> Iterator[None]:
-    """The block in which rank 0 has its whole model on a device, to measure it before it is sharded."""
+    """Put rank 0's whole model on a device in the block, to measure it before it is sharded."""
     before = model.device
     model.to(device)
     try:
@@ -115,8 +115,8 @@ def whole_on(model: Any, device: torch.device) -> Iterator[None]:
 
 
 def whole_weights(model: Any, trained_alone: bool) -> dict[str, Tensor]:
-    """The full weights of a sharded model on rank 0's CPU, all or those trained; empty on the other ranks, which must
-    call too."""
+    """Return the full weights of a sharded model on rank 0's CPU, all or those trained; empty on the other ranks, which
+    must call too."""
     parts = (
         {name: w for name, w in model.named_parameters() if w.requires_grad} if trained_alone else model.state_dict()
     )

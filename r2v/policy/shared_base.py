@@ -1,12 +1,12 @@
-"""Shared base: one frozen model in memory, and the adapters of everybody who acts on it.
+"""Shared base: one frozen model in memory, and the adapters of all policies and verifiers on it.
 
 The policy, its variants, the verifier and its folds are adapters of a few megabytes; the base is gigabytes. So a
 process loads a base once and each of them is the base with one adapter active:
 
     loaded = acting_policy(config.policy, folder / "final")    # whole weights, or adapters on the shared base
-    loaded = acting_policy(config.policy)                      # the base as it is
+    loaded = acting_policy(config.policy)                      # the base model
 
-The base leaves memory with the last of them. Passes take turns: a pass is one adapter's from its beginning to its end.
+The base leaves memory with the last of them. Forward passes take turns: each runs with one adapter to its end.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class SharedBase:
         self._layers: list[Any] = []
         self._names: dict[Path, str] = {}
         self._active: str | None = None
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # adapters are switched in place: one pass at a time
 
     def adapted(self, adapters: Path | None = None) -> AdaptedModel:
-        """The base with the adapters of a folder, or as it is. Raises InputError where they do not belong to it."""
+        """Return the base with the adapters of a folder, or without any. Raises InputError where they belong to
+        another."""
         return AdaptedModel(self, None if adapters is None else self._name(adapters.resolve()), self.base.model)
 
     @contextmanager
     def active(self, adapter: str | None) -> Iterator[None]:
-        """Alone with the base, that adapter in effect and no other."""
+        """Hold the base alone in the block, with that adapter active and no other."""
         with self._turn:
             if adapter != self._active:
                 for layer in self._layers:
@@ -55,7 +56,7 @@ class SharedBase:
             yield
 
     def _name(self, folder: Path) -> str:
-        """The adapters of a folder by their name here, put on the base where they are not yet."""
+        """Return the name of a folder's adapters on the base, loading them where they are not on it yet."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         with self._turn:
@@ -65,17 +66,17 @@ class SharedBase:
                 try:
                     self._adapted = put_adapters_on(self._adapted or self.base.model, folder, name=name)
                 except InputError:
-                    _forget(self)  # what was refused is half on it: nobody else may be given this one
+                    _forget(self)  # refused adapters may be half loaded: this base must not be shared again
                     raise
                 self._adapted.eval().requires_grad_(False)
                 self._layers = [layer for layer in self._adapted.modules() if isinstance(layer, BaseTunerLayer)]
-                self._names[folder], self._active = name, ""  # none is known to be in effect now
+                self._names[folder] = name
+                self._active = ""  # loading activates an adapter, so the next pass sets its own
             return self._names[folder]
 
 
 class AdaptedModel:
-    """A shared base as one adapter makes it, or a part of it: called and asked like the transformers model that it
-    is, and never trained."""
+    """A shared base with one adapter, or a part of it: called like a transformers model, and never trained."""
 
     def __init__(self, shared: SharedBase, adapter: str | None, part: Any) -> None:
         self._shared, self._adapter, self._part = shared, adapter, part
@@ -85,17 +86,17 @@ class AdaptedModel:
             return self._part(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "peft_config":  # whose adapter this is, is said here; peft leaves its mark on the base
+        if name == "peft_config":  # peft marks the shared base, which may carry other adapters
             raise AttributeError(name)
         return getattr(self._part, name)
 
     @property
     def base_model(self) -> AdaptedModel:
-        """The same without the language-model head."""
+        """The same model without its language-model head."""
         return AdaptedModel(self._shared, self._adapter, self._part.base_model)
 
     def eval(self) -> AdaptedModel:
-        """It always is."""
+        """Return self, which is always in evaluation mode."""
         return self
 
 
@@ -108,19 +109,19 @@ def _forget(base: SharedBase) -> None:
 
 
 def shared_base(policy: PolicyConfig) -> SharedBase:
-    """The base of a configuration, loaded where this process does not hold it already."""
+    """Return the base of a configuration, loaded unless this process holds it already."""
     folder = Path(policy.model_name).expanduser()
     name = str(folder.resolve()) if folder.is_dir() else policy.model_name
     key = (name, policy.revision, policy.dtype, device_of(policy), policy.in_4bit)
-    found = _BASES.get(key)
-    if found is None:
-        found = _BASES[key] = SharedBase(load_policy(policy))
-    return found
+    base = _BASES.get(key)
+    if base is None:
+        base = _BASES[key] = SharedBase(load_policy(policy))
+    return base
 
 
 def acting_policy(policy: PolicyConfig, weights: Path | None = None) -> Loaded:
-    """The policy of a configuration to act with: the weights exported in a folder, or the base as it is. Like
-    `load_policy`, but what are adapters stand on the shared base."""
+    """Return the policy of a configuration to act with: the weights exported in a folder, or the base. Like
+    `load_policy`, but adapters are put on the shared base."""
     if weights is not None and not (weights / ADAPTERS).exists():
         return load_policy(policy, weights)
     shared = shared_base(policy)

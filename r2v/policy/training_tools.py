@@ -1,6 +1,6 @@
-"""Training tools: what a policy and its verifier are told while they learn, which is what was recorded with their data.
+"""Training tools: the tools in the prompts of a policy and its verifier in training, as recorded with their data.
 
-While they act the world itself says its tools (`r2v.envs.base.tools_of`).
+While acting, the tools are those of the world itself (`r2v.envs.base.tools_of`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from r2v.wire.message import ToolSpec
 
 
 def recorded(tools: tuple[ToolSpec, ...]) -> Tools:
-    """A world's tools as they are recorded."""
+    """Return a world's tools in their recorded form."""
     return tuple(RecordedTool(name=t.name, description=t.description, parameters=t.parameters) for t in tools)
 
 
-def told(tools: Tools) -> tuple[ToolSpec, ...]:
-    """Recorded tools as a model is told them."""
+def tool_specs(tools: Tools) -> tuple[ToolSpec, ...]:
+    """Return recorded tools as specs, for prompts."""
     return tuple(ToolSpec(name=t.name, description=t.description, parameters=t.parameters) for t in tools)
 
 
 def of_fresh_world(env: EnvConfig) -> Tools:
-    """The tools of data that an earlier R2V recorded without: those of a fresh world, which a line says. Raises
-    UsageError where there is none."""
-    logger.info(
-        "  the data comes without recorded tools: a fresh world of %s says them (policy.tools=none: none are told)",
-        env.benchmark,
-    )
+    """Return the tools of a fresh world, for data of an earlier version, which recorded none; log it. Raises UsageError
+    where there is no such world."""
+    logger.info("  data without recorded tools, using those of a fresh world: benchmark=%s", env.benchmark)
     return recorded(tools_of(load_benchmark(env.benchmark, env.options)))

@@ -1,1 +1,1 @@
-"""Results as a person looks at them."""
+"""Reports: the results of an evaluation as a page."""

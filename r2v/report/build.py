@@ -9,8 +9,8 @@
     figures/*         with `figures`: each panel of each figure for a column of a paper, as PDF and as SVG
 
 A report is a function of the results: made again it has the same bytes with the same matplotlib, so one that is up to
-date is not drawn again. It executes nothing, so a stranger's folder may be looked at: its head says whether the folder
-was audited, or the command that does it.
+date is not drawn again. It executes nothing, so a stranger's folder can be shown: its head names the folder's audit,
+or the command for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from r2v.storage.removal import OWN, NotOurs, is_own, make_own, remove_own, requ
 
 PAGE, SUMMARY, RESULTS = "index.html", "llm_summary.json", "results.md"
 _PATIENCE = 600.0
-"""Seconds that a report waits for another one at the same place."""
+"""Seconds that a report waits for another one of the same folder."""
 
 
 def build_report(
@@ -54,10 +54,10 @@ def build_report(
     force: bool = False,
 ) -> Path:
     """Write the report of a results folder unless it is up to date, and return its page. `output` is
-    `results/report/mrp` for `results/mrp` where None; an earlier report there is replaced, and two makers wait for each
-    other. `figures`: write them for a paper too. `verified`: as for `read_sources`. `force`: write it although it is up
-    to date. Raises InputError where there are no finished results, where they hold what no evaluation writes, or
-    `output` holds anything that R2V did not write."""
+    `results/report/mrp` for `results/mrp` where None; an earlier report there is replaced, and concurrent ones wait for
+    each other. `figures`: write panels for a paper too. `verified`: as for `read_sources`. `force`: write it although
+    it is up to date. Raises InputError where there are no finished results, where they hold values that no evaluation
+    writes, or `output` holds files that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
     if folder.resolve().is_relative_to(results.resolve()):
         raise InputError(
@@ -69,10 +69,10 @@ def build_report(
         fingerprint = fingerprint_of(results, sources, figures=figures)
     with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
         draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
-        if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
+        if os.path.lexists(before):  # a kill may have left the only report there, so it is removed last
             make_own(before, REPORT_MARKER)
         if not force and is_current(folder, fingerprint):
-            logger.info("%-16s up to date", "report")
+            logger.info("report           up to date")
             for left in (draft, before):
                 remove_own(left, REPORT_MARKER)
             return folder / PAGE
@@ -90,19 +90,19 @@ def build_report(
 
 
 def _fill(draft: Path, results: Path, sources: Sources, figures: bool) -> None:
-    drawn = {name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()}
-    told = story(sources.bundle)
-    index = write_episodes(results, sources.setup, draft, condition=told.condition)
+    drawn = {name: (data, write_figure(name, data, draft, for_paper=figures)) for name, data in series(sources).items()}
+    opening = story(sources.bundle)
+    index = write_episodes(results, sources.setup, draft, condition=opening.condition)
     shown = (sources.bundle, sources.tables.get(ABLATIONS_FILE, []), sources.missing, sources.audit)
     write_text(draft / SUMMARY, llm_summary(*shown))
     write_text(draft / RESULTS, results_page(*shown))
-    write_text(draft / PAGE, page(sources, told, drawn, index))
+    write_text(draft / PAGE, page(sources, opening, drawn, index))
 
 
 @contextmanager
 def _malformed_in_one_line(results: Path) -> Iterator[None]:
-    """Raise InputError for whatever the values of a folder break: they may be a stranger's, and any function may fail
-    on them."""
+    """Raise InputError for any error that the values of a folder cause: they may be a stranger's, and any function may
+    fail on them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fonts without a sign, axes without a width
@@ -117,8 +117,8 @@ def _malformed_in_one_line(results: Path) -> Iterator[None]:
 
 
 def _exchange(draft: Path, folder: Path, before: Path) -> None:
-    """Put the draft in the folder's place. Killed between the two renames it leaves the earlier report as `before`,
-    whole, and the next one goes on from there."""
+    """Replace the folder by the draft. A kill between the two renames leaves the earlier report whole, as `before`, and
+    the next one continues from there."""
     if is_own(folder, REPORT_MARKER):
         remove_own(before, REPORT_MARKER)
         folder.rename(before)
@@ -127,7 +127,7 @@ def _exchange(draft: Path, folder: Path, before: Path) -> None:
 
 
 def _require_replaceable(folder: Path) -> None:
-    """Raise InputError if anything lies at `folder` but an empty folder, or a report and nothing else."""
+    """Raise InputError unless `folder` is missing, empty, or a report and nothing else."""
     if not os.path.lexists(folder) or (not folder.is_symlink() and folder.is_dir() and not any(folder.iterdir())):
         return
     try:
@@ -143,7 +143,7 @@ def _require_replaceable(folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Names of all files and links below a folder, but for its marker."""
+    """Yield the names of all files and links below a folder, except its marker."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if name != OWN and (path.is_symlink() or not path.is_dir()):

@@ -1,4 +1,4 @@
-"""The closing lines of a run: its headline, r2v beside every other router, and where everything lies."""
+"""The closing lines of a run: its headline, r2v against every other router, and the paths of the results."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ _LEGEND = (
 
 
 def main_table(path: Path) -> str:
-    """The main table's most read columns, aligned; an empty line between conditions."""
+    """Return the main table's most read columns, aligned, with an empty line between conditions."""
     cells = [[title for _, title in _COLUMNS]]
     for _, rows in groupby(csv_rows(path.read_text()), key=lambda row: row["condition"]):
         cells += [[], *([four_decimals(row.get(name, "")) for name, _ in _COLUMNS] for row in rows)]
     return text_table(cells, right=range(2, len(_COLUMNS)))
 
 
-def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:
-    """What a run ends with; `page` is that of its report, if there is one."""
+def closing_lines(results: Path, folders: Iterable[tuple[str, Path]], page: Path | None) -> str:
+    """Return the closing lines of a run; `page`: that of its report, None without one."""
     tables = results / "structured_results"
-    # where a table is all that a run writes, there is no bundle; where r2v did not play, nothing to compare
+    # a run that writes only a table has no bundle; without r2v there is nothing to compare
     bundle = ResultsManager(tables).bundle() if (tables / BUNDLE).exists() else {"comparisons": []}
     compared = _comparison_lines(bundle) if bundle["comparisons"] else [main_table(tables / "main_table.csv")]
     return "\n".join(
         [
             *compared,
             "",
-            *(f"  {what:<12} {place}" for what, place in places if place.exists()),
+            *(f"  {what:<12} {folder}" for what, folder in folders if folder.exists()),
             f"  every row    {tables / 'results.md'}",
             f"  check it     r2v verify-results {results}",
             f"  look at it   {f'file://{page.absolute()}' if page else f'r2v report {results}'}",
@@ -64,7 +64,7 @@ def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path 
 
 
 def _comparison_lines(bundle: Mapping[str, Any]) -> list[str]:
-    """The headline, and r2v beside every other router: a table for each condition."""
+    """Return the headline, and for each condition a table of r2v against every other router."""
     lines = headline(bundle)
     by_pair = leads(bundle["comparisons"])
     for condition, rows in rows_by_condition(bundle).items():
@@ -76,7 +76,7 @@ def _comparison_lines(bundle: Mapping[str, Any]) -> list[str]:
 
 
 def _choice_lines(bundle: Mapping[str, Any]) -> list[str]:
-    """The operating points at which r2v acts by another score than its own."""
+    """Return a line for each operating point at which r2v acts by another score than its own."""
     rows = bundle.get("choices", [])
     own = {row["operating_point"]: row["success"] for row in rows if row["score"] == OURS}
     others = [row for row in rows if row["acts"] and row["score"] != OURS]
@@ -90,7 +90,7 @@ def _choice_lines(bundle: Mapping[str, Any]) -> list[str]:
 
 
 def _ends(rows: ConditionRows, num_seeds: int) -> str:
-    """Number of tasks, then success and cost of both models alone and of r2v."""
+    """Return the number of tasks, then success and cost of both models alone and of r2v."""
     parts = []
     for method, name in ((WEAK, "small policy"), (STRONG, "LLM"), (OURS, OURS)):
         success, usd = rows.value(method, "success_rate"), rows.value(method, "avg_cost_cached")
@@ -102,7 +102,7 @@ def _ends(rows: ConditionRows, num_seeds: int) -> str:
 
 
 def _router_table(routers: Mapping[str, Mapping[str, Lead]], metrics: Sequence[str]) -> str:
-    """A line for each router, the metrics side by side."""
+    """Return a table of a line for each router, the metrics side by side."""
     lines = [["  r2v against"], *([f"  {other}"] for other in routers)]
     for metric in metrics:
         column = [by.get(metric) for by in routers.values()]

@@ -1,7 +1,8 @@
-"""Three episodes side by side that show why a router helps: the small policy alone, r2v and the LLM on one task.
+"""Contrast: episodes of one task side by side, of the small policy alone, r2v and the LLM.
 
-A rule chooses the task, and the page says how many are like it: of the tasks of a condition that the small policy fails
-and r2v and the LLM solve, the one with the fewest LLM steps. Where there is none, the nearest to it is shown and said.
+A rule chooses the task, and the page counts the tasks like it: of the tasks of a condition that the small policy fails
+and r2v and the LLM solve, the one with the fewest LLM steps. Where there is none, the nearest one is shown, and the
+page notes that.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ MOST_STEPS = 12
 _TITLES = {WEAK: "The small policy alone", STRONG: "The LLM alone"}
 _ACTORS = {"slm": "small policy", "llm_fallback": "LLM"}
 Shown = dict[str, Any]
-"""An episode as the viewer reads it."""
+"""An episode in the viewer's form."""
 
 
 def contrasted(methods: Sequence[str]) -> tuple[str, ...]:
-    """At most three of the methods that were played: small, routed, large."""
+    """Return at most three of the methods played: small, routed, large."""
     router = min((name for name in methods if name in ROUTERS), key=lambda name: name != OURS, default="")
     return tuple(name for name in (WEAK, router, STRONG) if name in methods) or tuple(methods[:1])
 
 
 @dataclass(kw_only=True)
 class Contrast:
-    """The chosen episodes. Not frozen: each task is offered to it."""
+    """The chosen episodes. Not frozen: tasks are offered one at a time."""
 
     condition: str
     methods: tuple[str, ...]
@@ -44,11 +45,12 @@ class Contrast:
     """Tasks and seeds that the small policy fails and the others solve."""
 
     def offer(self, task: str, episodes: Sequence[Shown]) -> None:
-        """Take this task's episodes if they show more than those held."""
+        """Keep this task's episodes if they rank before the ones held."""
         cells: dict[int, dict[str, Shown]] = {}
-        for one in episodes:
-            if one["condition"] == self.condition and one["method"] in self.methods and one["fault"] is None:
-                cells.setdefault(one["seed"], {})[one["method"]] = one
+        for episode in episodes:
+            is_clean = episode["fault"] is None
+            if is_clean and episode["condition"] == self.condition and episode["method"] in self.methods:
+                cells.setdefault(episode["seed"], {})[episode["method"]] = episode
         for seed, by_method in sorted(cells.items()):
             if len(by_method) < len(self.methods):
                 continue
@@ -57,8 +59,8 @@ class Contrast:
             self.num_offered += 1
             self.num_alike += not any(outcomes)
             steps = by_method[next((name for name in self.methods if name in ROUTERS), self.methods[-1])]["steps"]
-            asked = sum(step["by"] == "llm_fallback" for step in steps)
-            rank = (*outcomes, asked == 0, asked, len(steps), task, seed)
+            llm_steps = sum(step["by"] == "llm_fallback" for step in steps)
+            rank = (*outcomes, llm_steps == 0, llm_steps, len(steps), task, seed)
             if self.rank is None or rank < self.rank:
                 self.rank, self.task, self.seed = rank, task, seed
                 self.episodes = [by_method[name] for name in self.methods]
@@ -70,14 +72,14 @@ class Contrast:
 
 
 def link_to(episode: Shown, task: str, *, step: int | None, beside: str | None) -> str:
-    """The address of an episode in the page, by its identity: condition, task, seed and method."""
+    """Return the address of an episode in the page, by its identity: condition, task, seed and method."""
     parts = {"condition": episode["condition"], "task": task, "seed": episode["seed"], "method": episode["method"]}
     more = {name: value for name, value in (("step", step), ("beside", beside)) if value is not None}
     return f"#{urlencode(parts | more, quote_via=quote)}"
 
 
 def contrast_section(contrast: Contrast) -> list[ET.Element]:
-    """The section of the page; nothing where no task was played by all of the methods."""
+    """Return the section of the page; empty where no task was played by all of the methods."""
     if not contrast.episodes:
         return []
     turn = _turn(contrast.episodes)
@@ -104,16 +106,16 @@ def contrast_section(contrast: Contrast) -> list[ET.Element]:
 
 
 def _turn(episodes: Sequence[Shown]) -> int | None:
-    """The first step at which the second episode acts unlike the first, after the same actions."""
+    """Return the first step at which the second episode acts unlike the first, after the same actions."""
     if len(episodes) < 2:
         return None
-    pairs = zip(*([step["action"] for step in one["steps"]] for one in episodes[:2]), strict=False)
+    pairs = zip(*([step["action"] for step in episode["steps"]] for episode in episodes[:2]), strict=False)
     return next((number for number, (first, second) in enumerate(pairs) if first != second), None)
 
 
 def _column(contrast: Contrast, episode: Shown, turn: int | None) -> ET.Element:
     method, steps = episode["method"], episode["steps"]
-    asked = sum(step["by"] == "llm_fallback" for step in steps)
+    llm_steps = sum(step["by"] == "llm_fallback" for step in steps)
     beside = next((name for name in contrast.methods if name != method), None)
     solved, colour = ("solved", "supported") if episode["success"] else ("failed", "not_supported")
     end = [tag("li", f"{len(steps) - MOST_STEPS} more steps", class_="soft")] if len(steps) > MOST_STEPS else []
@@ -121,8 +123,8 @@ def _column(contrast: Contrast, episode: Shown, turn: int | None) -> ET.Element:
     return tag(
         "article",
         tag("h3", _TITLES.get(method, f"{method} routes"), " ", tag("span", solved, class_=f"verdict {colour}")),
-        tag("p", f"{len(steps)} steps, {asked} by the LLM, ${episode['usd']:.4f}"),
-        tag("ol", *(_step(one, number == turn) for number, one in enumerate(steps[:MOST_STEPS])), *end),
+        tag("p", f"{len(steps)} steps, {llm_steps} by the LLM, ${episode['usd']:.4f}"),
+        tag("ol", *(_step(step, number == turn) for number, step in enumerate(steps[:MOST_STEPS])), *end),
         tag("p", tag("a", "step by step", href=link, **{"aria-label": f"step by step: {method} on {contrast.task}"})),
         class_="compared",
     )

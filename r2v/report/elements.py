@@ -1,4 +1,4 @@
-"""Elements of pages that open offline: a tree in which every text is text, whoever wrote it."""
+"""Elements of pages that open offline: a tree that escapes every text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 
 
 def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> ET.Element:
-    """An element; `class_` and `for_` lose their underscore. Strings are texts."""
+    """Return an element; `class_` and `for_` lose their underscore. Strings are texts."""
     element = ET.Element(name, {key.rstrip("_"): value for key, value in attributes.items()})
     for child in children:
         if isinstance(child, ET.Element):
@@ -20,9 +20,9 @@ def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> 
     return element
 
 
-def section(place: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
-    """A section of the page under a heading, as a list of one."""
-    return [tag("section", tag("h2", title), *children, id=place)]
+def section(anchor: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
+    """Return a section of the page under a heading, as a list of one."""
+    return [tag("section", tag("h2", title), *children, id=anchor)]
 
 
 def document(title: str, policy: str, *children: ET.Element) -> str:
@@ -41,7 +41,7 @@ def document(title: str, policy: str, *children: ET.Element) -> str:
 
 
 def pilot_page(title: str, verdict: str, rows: Sequence[Sequence[str]], lines: Sequence[str]) -> str:
-    """Return the text of a page of a recommendation, a table and notes. rows: of the table, the first its heads."""
+    """Return the text of a page of a recommendation, a table and notes. rows: the table's, heads first."""
     heads, *cells = rows
     head = tag("tr", *(tag("th", head) for head in heads))
     return document(

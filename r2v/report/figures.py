@@ -1,11 +1,11 @@
-"""Figures of a report: each is drawn from its series (`r2v.report.series`) and from nothing else.
+"""Figures of a report, each drawn from its series (`r2v.report.series`) alone.
 
 frontier      success over USD per episode as billed, every operating point of every method
 success       success with 95 % intervals, by method
 categories    success by the perturbation that hit, of every method
-ranking       how often asking was right, over the rank of a router's score, in bins of as many steps each
+ranking       share of steps where asking was right, over the rank of a router's score, in bins of equal counts
 reliability   the same over the score itself, for scores that are a probability
-ablations     what taking one part away changes, paired by task
+ablations     change in success without one part, paired by task
 losses        training losses by optimizer step
 stages        hours of each stage
 
@@ -43,11 +43,11 @@ class Form:
         return {**STYLE, **sizes, **clear, "xtick.labelsize": self.text, "ytick.labelsize": self.text}
 
     def points(self, size: float) -> float:
-        """Width of a mark or a line that is `size` points beside text of 12."""
+        """Return the width of a mark or a line that is `size` points next to text of 12."""
         return size * self.text / 12
 
     def axes(self, height: float) -> Any:
-        """Axes of a new figure, as high as `height` lines of its text."""
+        """Return the axes of a new figure, `height` lines of its text high."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(self.width, height * self.text / 60), layout="constrained")
@@ -60,8 +60,8 @@ PAGE, PAPER = Form(width=4.3, text=12), Form(width=3.25, text=8)
 
 
 def draw(name: str, data: Series, form: Form = PAGE) -> dict[str, Any]:
-    """Return the figures (of matplotlib) of a series, one for each panel, by the panel's title. Run it, and what saves
-    them, under `form.style`."""
+    """Return the figures (of matplotlib) of a series, one for each panel, by the panel's title. Draw and save
+    them under `form.style`."""
     column, panel = _DRAWN[name]
     groups = grouped(data.rows, column) if column else {"": data.rows}
     if len(groups) > _MOST_PANELS:
@@ -70,12 +70,13 @@ def draw(name: str, data: Series, form: Form = PAGE) -> dict[str, Any]:
 
 
 def short(method: str) -> str:
-    """A method's name in a figure."""
+    """Return a method's name in a figure."""
     return method.removesuffix("_router")
 
 
 def look(method: str) -> Look:
-    """A method's colour and marker, the same in every figure: ours and the ends of the frontier never change theirs."""
+    """Return a method's colour and marker, the same in every figure; r2v and the ends of the frontier have fixed
+    ones."""
     fixed = {OURS: (1, 0), STRONG: (6, 5), WEAK: (6, 6)}
     others = [name for name in METHODS if name not in fixed]
     colour, marker = fixed.get(method) or (
@@ -86,7 +87,7 @@ def look(method: str) -> Look:
 
 
 def _stressed(method: str, form: Form) -> Look:
-    """A method's look as a line: ours is wider, and above the others."""
+    """Return a method's look as a line: r2v's is wider, and above the others."""
     width, order = (2.5, 4) if method == OURS else (1, 3)
     return {"linewidth": form.points(width), "zorder": order, **look(method)}
 
@@ -130,7 +131,7 @@ def _frontier(rows: Rows, data: Series, form: Form) -> Any:
 
 
 def _line(weak: dict[str, Any], strong: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """Mixtures of the two models, which make a straight line over dollars and a curve over their logarithm."""
+    """Return mixtures of the two models, which make a straight line over dollars and a curve over their logarithm."""
     shares = [number / 50 for number in range(51)]
     return (
         [(1 - share) * weak["usd_per_episode"] + share * strong["usd_per_episode"] for share in shares],
@@ -139,7 +140,7 @@ def _line(weak: dict[str, Any], strong: dict[str, Any]) -> tuple[list[float], li
 
 
 def _dollars(axes: Any, prices: Sequence[float]) -> None:
-    """A logarithmic axis of dollars. Methods that cost nothing stand at $0, left of a mark where the scale breaks."""
+    """Set a logarithmic axis of dollars. Methods that cost nothing are at $0, left of a mark where the scale breaks."""
     paid = sorted(price for price in prices if price > 0)
     if not paid:
         axes.set_xlim(-1, 1)
@@ -160,24 +161,24 @@ def _dollars(axes: Any, prices: Sequence[float]) -> None:
 
 
 def _price(usd: float) -> str:
-    """A tick of an axis of dollars."""
+    """Return the label of a tick on an axis of dollars."""
     return f"${usd:.4f}".rstrip("0").rstrip(".") if usd == 0 or usd >= 1e-4 else f"${usd:.0e}".replace("e-0", "e-")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """One to four round prices between two."""
+    """Return one to four round prices between two."""
     import math
 
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
-        found = [lead * 10.0**power for power in range(first, last + 1) for lead in leads]
-        if len(inside := [tick for tick in found if low <= tick <= high]) >= 2:
+        ticks = [lead * 10.0**power for power in range(first, last + 1) for lead in leads]
+        if len(inside := [tick for tick in ticks if low <= tick <= high]) >= 2:
             return inside[:: -(-len(inside) // 4)]
     return [math.sqrt(low * high)]
 
 
 def _name_ends(axes: Any, named: dict[str, tuple[float, float]], form: Form) -> None:
-    """Each method's name at the right of the axes, as near to the height of its point as the others allow."""
+    """Write each method's name at the right of the axes, as near to the height of its point as the others allow."""
     low, high = axes.get_ylim()
     points = axes.figure.get_size_inches()[1] * 72 - 4 * form.text
     methods = sorted(named, key=lambda name: named[name][1])
@@ -198,13 +199,13 @@ def _name_ends(axes: Any, named: dict[str, tuple[float, float]], form: Form) -> 
 
 
 def _apart(heights: Sequence[float], gap: float, top: float) -> list[float]:
-    """The heights, which ascend, moved as little as keeps them a gap apart and below the top."""
+    """Return the ascending heights, moved just enough to be a gap apart and below the top."""
     up, down = list(heights), list(heights)
     for number in range(1, len(up)):
         up[number] = max(up[number], up[number - 1] + gap)
     for number in reversed(range(len(down) - 1)):
         down[number] = min(down[number], down[number + 1] - gap)
-    placed = [(one + other) / 2 for one, other in zip(up, down, strict=True)]
+    placed = [(higher + lower) / 2 for higher, lower in zip(up, down, strict=True)]
     for number in reversed(range(len(placed))):
         placed[number] = min(placed[number], top if number == len(placed) - 1 else placed[number + 1] - gap)
     return placed
@@ -221,7 +222,7 @@ def _success(rows: Rows, data: Series, form: Form) -> Any:
 
 
 def _dots(methods: Sequence[str], label: str, form: Form, lines: float = 1.3) -> Any:
-    """Axes with a line for each method, from the top, over a share."""
+    """Return axes with a line for each method, from the top, over a share."""
     axes = form.axes(4 + lines * len(methods))
     axes.set_yticks([-number for number in range(len(methods))], [short(method) for method in methods])
     axes.set(ylim=(0.6 - len(methods), 0.6), xlim=(-0.03, 1.03), xlabel=label)
@@ -243,7 +244,7 @@ def _categories(rows: Rows, data: Series, form: Form) -> Any:
 
 
 _FILLS = ("full", "none", "left")
-"""Of the marks of the first, second and third condition."""
+"""Fill styles of the marks of the first, second and third condition."""
 
 
 def _ranking(rows: Rows, data: Series, form: Form) -> Any:

@@ -46,7 +46,7 @@ FIGURES = {
 
 
 def figure(name: str, drawn: Drawn) -> ET.Element:
-    """A figure under its title, its panels beside or below each other."""
+    """Return a figure under its title, its panels side by side or below each other."""
     data, panels = drawn[name]
     title, caption = FIGURES[name]
     if name == "categories":
@@ -74,15 +74,15 @@ def figure(name: str, drawn: Drawn) -> ET.Element:
 
 
 def figures(drawn: Drawn) -> list[ET.Element]:
-    """The section of every figure but the first screen's."""
+    """Return the section of all figures but the first screen's."""
     shown = [figure(name, drawn) for name in drawn if name != FIRST]
     note = tag("p", "For a paper, as PDF and SVG of a column's width: ", tag("code", "r2v report RESULTS --figures"))
     return section("figures", "Figures", note, *shown)
 
 
 def _themed(svg: str, prefix: str) -> ET.Element:
-    """An SVG as part of the page, its ink and its grid in the page's own colours, light or dark. prefix: of its ids,
-    which no other figure may have."""
+    """Return an SVG as part of the page, its ink and its grid in the page's own colours, light or dark. prefix: makes
+    its ids unique in the page."""
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\1{prefix}", svg)
     for colour, name in ((INK, "ink"), (LINE, "line")):
         svg = svg.replace(colour, f"var(--{name})")
@@ -92,7 +92,7 @@ def _themed(svg: str, prefix: str) -> ET.Element:
         for child in list(parent):
             if child.tag.rpartition("}")[2] == "metadata":
                 parent.remove(child)
-    for element in root.iter():  # a page of HTML knows no namespaces
+    for element in root.iter():  # HTML has no namespaces
         element.tag = element.tag.rpartition("}")[2]
         for name in [name for name in element.attrib if name.startswith("{")]:
             element.set(name.rpartition("}")[2], element.attrib.pop(name))

@@ -1,4 +1,4 @@
-"""Leads: r2v less each other method in words, for the report's page and the last print of a run alike."""
+"""Leads: r2v less each other method in words, for the report's page and the closing lines of a run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """One comparison in words; a part that it does not have is empty."""
+    """A comparison in words; missing parts are empty."""
 
     ours: str
     theirs: str
     difference: str
-    """With its interval."""
+    """The difference with its interval."""
     verdict: str
-    """ahead | behind | not shown, of r2v; empty outside the families of tests."""
+    """Verdict for r2v: ahead | behind | not shown; empty outside the families of tests."""
     p: str
     shows_from: str
     """The least true difference that the test finds with 80 % power."""
 
 
 def lead_of(row: TableRow) -> Lead:
-    """A line of comparisons.csv in words."""
+    """Return a row of comparisons.csv in words."""
     least = row["min_detectable_difference"]
     return Lead(
         ours=decimals(row["value_a"], 3),
@@ -40,7 +40,7 @@ def lead_of(row: TableRow) -> Lead:
 
 
 def leads(rows: Iterable[TableRow]) -> dict[tuple[str, str], dict[str, Lead]]:
-    """(condition, other method) -> metric -> lead, in the order of the rows."""
+    """Return (condition, other method) -> metric -> lead, in the order of the rows."""
     by_pair: dict[tuple[str, str], dict[str, Lead]] = {}
     for row in rows:
         by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = lead_of(row)

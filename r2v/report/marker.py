@@ -1,12 +1,12 @@
-"""Marker of a report, `.r2v`: what the report was made of, and the SHA-256 of each of its files.
+"""Marker of a report, `.r2v`: the fingerprint of its inputs, and the SHA-256 of each of its files.
 
     report
     <fingerprint>  .
     <SHA-256>  data/frontier.csv
     <SHA-256>  index.html
 
-A report of the same fingerprint whose files are all as listed is up to date. A report of an earlier R2V lists names
-alone, so it is made again.
+A report of the same fingerprint whose files are all as listed is up to date. A report of an earlier version
+lists names alone, so it is made again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPORT_MARKER = Marker(kind="report")
 
 
 def fingerprint_of(results: Path, sources: Sources, *, figures: bool) -> str:
-    """Return the hash of all that a report is made of: the results, other inputs, R2V's code and matplotlib's version.
+    """Return the hash of a report's inputs: the results, other files, R2V's code and matplotlib's version.
     `figures`: True if it has figures for a paper."""
     assets = files("r2v.report").joinpath("assets")
     return json_sha256(
@@ -56,5 +56,5 @@ def read_marker(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def is_current(folder: Path, fingerprint: str) -> bool:
-    """True if a report of this fingerprint lies in `folder` and every file is as it was written."""
+    """True if `folder` holds a report of this fingerprint and every file is unchanged."""
     return is_own(folder, REPORT_MARKER) and read_marker(folder) == (fingerprint, content_files(folder))

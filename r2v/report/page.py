@@ -1,7 +1,8 @@
-"""Page: `index.html` of a report, put together from what was read, drawn and counted.
+"""Page: `index.html` of a report, assembled from its tables, figures and episodes.
 
-Its tables are of every method, of r2v less each other one, and of each one's loss where tasks are perturbed. It reads
-nothing from a network: its policy allows the one script that it holds, by hash, and the shards of episodes beside it.
+Its tables show every method, r2v less each other method, and each method's loss where tasks are perturbed. It loads
+nothing from a network: its Content-Security-Policy allows its own script, by hash, and the episode shards of its
+folder.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _COLOURS = {"ahead": "supported", "behind": "not_supported"}
 
 
 def comparisons(sources: Sources) -> list[ET.Element]:
-    """r2v less each other method, success and APGR side by side; nothing where r2v did not play."""
+    """Return r2v less each other method, success and APGR side by side; empty where r2v did not play."""
     rows = sources.bundle["comparisons"]
     if not rows:
         return []
@@ -71,7 +72,7 @@ def comparisons(sources: Sources) -> list[ET.Element]:
 
 
 def _compared(lead: Lead | None) -> list[ET.Element]:
-    """Difference with its interval, corrected p, and the difference that could be seen."""
+    """Return the cells of a comparison: difference with its interval, corrected p, least detectable difference."""
     if lead is None:
         return [tag("td"), tag("td"), tag("td")]
     colour = _COLOURS.get(lead.verdict, "inconclusive")
@@ -79,8 +80,8 @@ def _compared(lead: Lead | None) -> list[ET.Element]:
 
 
 def main_tables(sources: Sources) -> list[ET.Element]:
-    """The main table, condition by condition, and what each method loses."""
-    found: list[ET.Element | str] = []
+    """Return the main table, condition by condition, and each method's loss to perturbations."""
+    children: list[ET.Element | str] = []
     rows = sources.tables["main_table.csv"]
     for condition in sources.bundle["setup"]["conditions"]:
         own = [row for row in rows if row["condition"] == condition]
@@ -89,14 +90,15 @@ def main_tables(sources: Sources) -> list[ET.Element]:
         lines = [
             tag("tr", *(tag("td", four_decimals(row[name])) for name in columns), **_ours(row["method"])) for row in own
         ]
-        found += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *lines))]
-    return section("tables", "Every method", *found, *robustness(sources.bundle["main_table"]))
+        children += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *lines))]
+    return section("tables", "Every method", *children, *robustness(sources.bundle["main_table"]))
 
 
 def robustness(rows: Iterable[TableRow]) -> list[ET.Element]:
-    """Success on clean tasks less success on perturbed ones, by method; nothing where one of them was not played."""
+    """Return success on clean tasks less success on perturbed ones, by method; empty where one of them was not
+    played."""
     gaps = {(row["method"], row["condition"]): row for row in rows if row["robustness_gap"] is not None}
-    conditions, methods = (list(dict.fromkeys(key[place] for key in gaps)) for place in (1, 0))
+    conditions, methods = (list(dict.fromkeys(key[index] for key in gaps)) for index in (1, 0))
     if not gaps:
         return []
     head = tag("tr", tag("th", "method"), *(tag("th", f"clean less {condition}") for condition in conditions))
@@ -118,8 +120,8 @@ def _ours(method: str) -> dict[str, str]:
     return {"class_": "ours"} if method == OURS else {}
 
 
-def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
-    """The text of index.html: the story, the episodes that show it, and the proofs."""
+def page(sources: Sources, opening: Story, drawn: Drawn, index: Index) -> str:
+    """Return the text of index.html: the story, the episodes that show it, and the proofs."""
     script = files("r2v.report").joinpath("assets", "viewer.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
@@ -132,10 +134,10 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
     return document(
         _title(sources),
         policy,
-        _story(sources, told, drawn),
+        _story(sources, opening, drawn),
         _navigation(sources, bool(contrast)),
         *contrast,
-        *_verdicts(sources, told, index),
+        *_verdicts(sources, opening, index),
         *comparisons(sources),
         *main_tables(sources),
         *figures(drawn),
@@ -151,8 +153,8 @@ def _title(sources: Sources) -> str:
     return f"{setup['benchmark']}: {', '.join(setup['conditions'])}"
 
 
-def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
-    """The first screen."""
+def _story(sources: Sources, opening: Story, drawn: Drawn) -> ET.Element:
+    """Return the first screen."""
     shown = [figure(FIRST, drawn)] if FIRST in drawn else []
     return tag(
         "section",
@@ -160,11 +162,11 @@ def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
             "div",
             tag("p", f"R2V on {_title(sources)}", class_="kicker"),
             tag("p", sources.audit, class_="soft", id="audit"),
-            tag("h1", told.sentence),
+            tag("h1", opening.sentence),
             tag(
                 "div",
-                tag("p", tag("strong", told.number), tag("span", told.about), class_="number"),
-                tag("p", told.reason, class_="reason"),
+                tag("p", tag("strong", opening.number), tag("span", opening.about), class_="number"),
+                tag("p", opening.reason, class_="reason"),
                 class_="answer",
             ),
         ),
@@ -175,7 +177,7 @@ def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
 
 
 def _inert(value: Any) -> str:
-    """JSON inside a page: no `<` of anybody's can end the element that holds it."""
+    """Return JSON for a script element, escaped so that no `<` in a text ends the element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -190,7 +192,7 @@ def _measured(sources: Sources, index: Index) -> str:
 
 
 def _navigation(sources: Sources, has_contrast: bool) -> ET.Element:
-    places = {
+    sections = {
         **({"contrast": "Side by side"} if has_contrast else {}),
         "verdicts": "Claims",
         **({"comparisons": "Comparisons"} if sources.tables.get("comparisons.csv") else {}),
@@ -199,10 +201,10 @@ def _navigation(sources: Sources, has_contrast: bool) -> ET.Element:
         "episodes": "Episodes",
         "provenance": "Provenance",
     }
-    return tag("nav", *(tag("a", text, href=f"#{place}") for place, text in places.items()))
+    return tag("nav", *(tag("a", text, href=f"#{anchor}") for anchor, text in sections.items()))
 
 
-def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
+def _verdicts(sources: Sources, opening: Story, index: Index) -> list[ET.Element]:
     by_id = {row["id"]: row for row in (*sources.bundle["comparisons"], *sources.bundle["main_table"])}
     rows = [
         tag(
@@ -218,18 +220,18 @@ def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
     return section(
         "verdicts",
         "What these results say",
-        *(tag("p", line, class_="headline") for line in told.others),
+        *(tag("p", line, class_="headline") for line in opening.others),
         tag("p", _measured(sources, index)),
         _wide("claims and their verdicts", tag("table", *rows)),
         *([tag("p", f"{_PREFERENCE}: {sources.preference}.", id="preference")] if sources.preference else []),
         tag("h3", "What to keep in mind"),
-        tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
+        tag("ul", *caveats, *(tag("li", f"not shown: {reason}") for reason in sources.missing)),
     )
 
 
 def verdict_of(claim: Mapping[str, Any], by_id: Mapping[str, TableRow]) -> str:
-    """A claim's verdict in words: shown or not, the difference, its interval and p. by_id: rows of comparisons and of
-    the main table."""
+    """Return a claim's verdict in words: shown or not, the difference, its interval and p. by_id: rows of comparisons
+    and of the main table."""
     evidence = claim["evidence_ids"][0]
     row = by_id.get(evidence)
     if row is None:  # a score: its row of the main table, with the column behind it
@@ -246,17 +248,17 @@ def verdict_of(claim: Mapping[str, Any], by_id: Mapping[str, TableRow]) -> str:
 
 
 def _wide(label: str, table: ET.Element) -> ET.Element:
-    """A table that may be wider than the screen: it scrolls by itself, also from the keyboard."""
+    """Return a table that scrolls by itself where it is wider than the screen, also from the keyboard."""
     return tag("div", table, class_="wide", tabindex="0", role="region", **{"aria-label": label})
 
 
 def _colour(claim: Mapping[str, Any]) -> str:
-    """The class of a claim's verdict."""
+    """Return the class of a claim's verdict."""
     return "not_supported" if claim.get("opposite") else str(claim["verdict"])
 
 
 def _viewer(index: Index) -> ET.Element:
-    """The list of episodes and the place of the chosen one, which the script fills."""
+    """Return the list of episodes and the element of the chosen one, which the script fills."""
     text = files("r2v.report").joinpath("assets", "viewer.html").read_text()
     viewer = ET.fromstring(re.sub(r"\n\s*", "", text))
     if index.left_out:
@@ -266,13 +268,13 @@ def _viewer(index: Index) -> ET.Element:
 
 
 def _provenance(sources: Sources, drawn: Drawn) -> list[ET.Element]:
-    made = sources.bundle["reproduction"]
+    reproduction = sources.bundle["reproduction"]
     facts = [
-        ("made by", f"git commit {made['git_commit']}"),
+        ("made by", f"git commit {reproduction['git_commit']}"),
         ("configuration", f"SHA-256 {sources.bundle['setup']['config_sha256']}"),
-        ("seeds", ", ".join(map(str, made["seeds"]))),
-        *(("command", command) for command in made["commands"]),
-        *((f"figure {name}", one.source) for name, (one, _) in drawn.items()),
+        ("seeds", ", ".join(map(str, reproduction["seeds"]))),
+        *(("command", command) for command in reproduction["commands"]),
+        *((f"figure {name}", data.source) for name, (data, _) in drawn.items()),
         *((name, f"SHA-256 {digest}") for name, digest in sources.sha256.items()),
     ]
     rows = [tag("tr", tag("td", name), tag("td", tag("code", value), class_="text")) for name, value in facts]

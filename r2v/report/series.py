@@ -1,10 +1,10 @@
 """Series: the numbers behind each figure of the report, a list of rows that is also its CSV file.
 
-    series(sources)["frontier"].rows      # what the figure draws
-    series(sources)["frontier"].csv()     # the very same, as data/frontier.csv
+    series(sources)["frontier"].rows      # the figure's data
+    series(sources)["frontier"].csv()     # the same rows, as data/frontier.csv
 
-A figure draws nothing that is not in its series, so a reader can redraw each of them. Where the results have nothing to
-show, there is no series.
+A figure draws nothing that is not in its series, so a reader can redraw each of them. A figure without data has no
+series.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Series:
 
     rows: list[dict[str, Any]]
     source: str
-    """The file that they were read from."""
+    """The file that the rows were read from."""
 
     def csv(self) -> str:
-        """As a CSV file."""
+        """Return the rows as a CSV file."""
         out = io.StringIO()
         writer = csv.DictWriter(out, fieldnames=list(self.rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -41,15 +41,15 @@ class Series:
 
 
 def grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[Any, list[dict[str, Any]]]:
-    """Rows by the value of a column, in the order in which they come."""
-    found: dict[Any, list[dict[str, Any]]] = {}
+    """Return the rows by the value of a column, in their order."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row[column], []).append(row)
-    return found
+        groups.setdefault(row[column], []).append(row)
+    return groups
 
 
 def series(sources: Sources) -> dict[str, Series]:
-    """The series of every figure that these results have something for, in the order of the page."""
+    """Return the series of every figure that these results have data for, in the order of the page."""
     tables = "structured_results"
     makers: dict[str, tuple[Callable[[Sources], Iterable[dict[str, Any]]], str]] = {
         "frontier": (_frontier, f"{tables}/frontier.csv"),
@@ -61,12 +61,13 @@ def series(sources: Sources) -> dict[str, Series]:
         "losses": (_losses, "bc_report.json, dpo_report.json"),
         "stages": (_stages, "outputs/.durations"),
     }
-    made = {name: Series(rows=list(make(sources)), source=source) for name, (make, source) in makers.items()}
-    return {name: one for name, one in made.items() if one.rows}
+    by_figure = {name: Series(rows=list(make(sources)), source=source) for name, (make, source) in makers.items()}
+    return {name: data for name, data in by_figure.items() if data.rows}
 
 
 def _number(text: str | None) -> float | None:
-    """The number in a cell of a CSV file; None in an empty one. Raises ValueError for text, NaN and infinities."""
+    """Return the number in a cell of a CSV file; None for an empty cell. Raises ValueError for text, NaN and
+    infinities."""
     number = float(text) if text else None
     if number is not None and not abs(number) <= LARGEST:
         raise ValueError(f"{text} is no figure")
@@ -74,13 +75,13 @@ def _number(text: str | None) -> float | None:
 
 
 def _with_interval(row: Row, column: str, name: str) -> dict[str, Any]:
-    """A figure and both ends of its interval, "[low, high]"; None where there is none."""
+    """Return a figure and both ends of its interval, "[low, high]"; None for each that is missing."""
     low, high = (row.get(f"{column}_ci") or ",").strip("[]").split(",")
     return {name: _number(row[column]), f"{name}_low": _number(low), f"{name}_high": _number(high)}
 
 
 def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
-    """Cost as billed and success of every operating point, and of the methods without one."""
+    """Yield cost as billed and success of every operating point, and of the methods without one."""
     points = sources.tables.get("frontier.csv", [])
     drawn = {(row["condition"], row["method"]) for row in points}
     conditions = {row["condition"] for row in points or sources.tables["main_table.csv"]}
@@ -129,7 +130,7 @@ def _categories(sources: Sources) -> Iterable[dict[str, Any]]:
 
 
 def _bins(sources: Sources) -> Iterable[dict[str, Any]]:
-    """Each router's scores in bins of as many steps each, beside how often asking the LLM there was right."""
+    """Yield each router's scores in bins of equal counts, with the share of steps where asking the LLM was right."""
     for scores in sources.setup.router_scores:
         p, y = np.asarray(scores.p), np.asarray(scores.y)
         start = 0
@@ -147,12 +148,12 @@ def _bins(sources: Sources) -> Iterable[dict[str, Any]]:
 
 
 def _ranking(sources: Sources) -> Iterable[dict[str, Any]]:
-    """Every router by the rank of its scores: an entropy, a coin or a disagreement is on no scale of its own."""
+    """Return every router's bins by rank: entropies, random draws and disagreements share no scale."""
     return ({name: row[name] for name in row if name != "mean_score"} for row in _bins(sources))
 
 
 def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
-    """Scores that are a probability, which are those with a Brier score."""
+    """Yield the bins of scores that are probabilities, which are those with a Brier score."""
     claimed = {(row["condition"], row["method"]) for row in sources.tables["main_table.csv"] if row.get("brier")}
     for row in _bins(sources):
         if (row["condition"], row["method"]) in claimed:

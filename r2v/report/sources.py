@@ -1,8 +1,8 @@
-"""Sources: what a report is made of, read and checked.
+"""Sources: the inputs of a report, read and checked.
 
-A results folder alone is enough for every table, every figure of the evaluation and every episode. Beside it, where
-they are still there: the ablations, the training losses of the models, and the time of each stage. What is not there is
-named in `missing`, and the page says so: a report never leaves out a figure in silence.
+A results folder alone is enough for every table, every figure of the evaluation and every episode. Where
+they still exist, the ablations, the training losses of the models and the time of each stage are read too. Missing
+inputs are named in `missing` and on the page: a report never leaves out a figure silently.
 
 The folder may be a stranger's: only plain files of the size that R2V writes are opened, names are checked before a path
 is made of them, and other folders are read only where these results lie in the project that made them.
@@ -39,43 +39,43 @@ _LOSSES = {"bc": ("bc_report.json", "losses"), "preference": ("dpo_report.json",
 """Stage -> the file of its losses, and their key there."""
 _NAME = re.compile(r"\w[\w.-]*")
 _LONGEST, _MOST, LARGEST = 2_000, 10_000, 1e15
-"""Characters of a text, rows of a table, size of a number: R2V writes none beyond these."""
+"""Most characters of a text, rows of a table, size of a number: R2V writes none beyond these."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """One stage behind the results."""
+class SourceStage:
+    """A stage behind the results."""
 
     job: str
     fingerprint: str
     duration: durations.Duration | None
-    """None where it was not made in one go on this machine's project, or by another one."""
+    """None where the project has no record of it, as of an artifact that was made elsewhere or in several attempts."""
     dollars: float | None
-    """What its LLM cost at list prices; None where the stage keeps no bill."""
+    """USD of its LLM at list prices; None where the stage keeps no bill."""
     losses: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """All that a report shows."""
+    """All inputs of a report."""
 
     setup: Setup
     bundle: dict[str, Any]
     tables: dict[str, list[Row]]
     """The rows of every CSV file, by its name."""
     sha256: dict[str, str]
-    """The hash of every file that a figure is made of, by its path in the results folder."""
-    stages: tuple[Made, ...] = ()
+    """The hash of every file behind a figure, by its path in the results folder."""
+    stages: tuple[SourceStage, ...] = ()
     missing: tuple[str, ...] = field(default=())
     preference: str | None = None
-    """What became of preference training, in words; None where the results rest on none."""
+    """The result of preference training, in words; None where the results use none."""
     audit: str
     """The audit of results and ablations: its hash and date, else the command that verifies them."""
 
 
 def read_sources(results: Path, ablations: Path | None = None, verified: Mapping[Path, str] | None = None) -> Sources:
-    """Everything that is there to show. verified: of each folder that was audited, the hash and the date. Raises
-    InputError where `results` is no finished results folder, or where `ablations` is named and is none."""
+    """Return all sources that exist. verified: hash and date of each audited folder. Raises InputError where `results`
+    is not a finished results folder, or where `ablations` is given and is not one."""
     require_results(results)
     require_small_files(results)
     manager = ResultsManager(results / STRUCTURED)
@@ -85,20 +85,20 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
     missing, shown = [], [results]
     setup = read_setup(results)
     _require_names(setup, results / SETUP)
-    beside = ablations or ablations_beside(results)
+    folder = ablations or ablations_beside(results)
     try:
-        of_ablations = ResultsManager(beside / STRUCTURED)
-        require_small_files(beside)
+        of_ablations = ResultsManager(folder / STRUCTURED)
+        require_small_files(folder)
         tables[ABLATIONS_FILE] = csv_rows(of_ablations.read(ABLATIONS_FILE))
         sha256[f"ablations: {STRUCTURED}/{ABLATIONS_FILE}"] = of_ablations.files[ABLATIONS_FILE]
-        shown.append(beside)
+        shown.append(folder)
     except InputError as error:
         if ablations is not None:
             raise
         missing.append(f"ablations: {error}")
     try:
         stages = tuple(_stages(results.resolve()))
-    except R2VError as error:
+    except R2VError as error:  # a copy outside its project still has a report
         stages = ()
         missing.append(f"stages behind these results: {error}")
     bundle = manager.bundle()
@@ -112,12 +112,12 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
         stages=stages,
         missing=tuple(missing),
         preference=_preference(results),
-        audit="; ".join(_audit(folder, verified or {}) for folder in shown),
+        audit="; ".join(_audit(path, verified or {}) for path in shown),
     )
 
 
 def ablations_beside(results: Path) -> Path:
-    """The folder of the ablations of these results: of their own name, else of their benchmark's."""
+    """Return the folder of these results' ablations, of the same name, else of their benchmark's."""
     folder = results.absolute().parent / "ablations"
     own = folder / results.absolute().name
     shared = folder / re.sub("[:/]", ".", read_setup(results).benchmark)
@@ -142,7 +142,7 @@ def _require_names(setup: Setup, where: Path) -> None:
 
 
 def _require_moderate(where: Path, value: Any) -> None:
-    """Raise InputError for a table, a text or a number beyond any that R2V writes, before somebody draws it."""
+    """Raise InputError for a table, a text or a number beyond any that R2V writes, before it is drawn."""
     parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
         parts = (*value, *value.values())
@@ -157,50 +157,50 @@ def _require_moderate(where: Path, value: Any) -> None:
 
 
 def csv_rows(text: str) -> list[Row]:
-    """The rows of a CSV text."""
+    """Return the rows of a CSV text."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def _stages(folder: Path) -> Iterator[Made]:
-    """The stages that a result rests on, inputs before what was made of them."""
+def _stages(folder: Path) -> Iterator[SourceStage]:
+    """Yield the stages behind a result, each after its inputs."""
     if folder.parent.name != ARTIFACTS.name:  # a copy: its record may name any file of this machine
         raise InputError("known only where they were made, in outputs/.artifacts of their project")
     seen: set[Path] = set()
 
-    def behind(place: Path) -> Iterator[Made]:
-        job, inputs = attempt_of(place)
-        for one in inputs.values():
-            if one.stage and one.folder not in seen and (one.folder / ATTEMPT).exists():
-                seen.add(one.folder)
-                yield from behind(one.folder)
-                yield _made(one)
+    def behind(output: Path) -> Iterator[SourceStage]:
+        job, inputs = attempt_of(output)
+        for artifact in inputs.values():
+            if artifact.stage and artifact.folder not in seen and (artifact.folder / ATTEMPT).exists():
+                seen.add(artifact.folder)
+                yield from behind(artifact.folder)
+                yield _source_stage(artifact)
 
     yield from behind(folder)
 
 
 def _preference(results: Path) -> str | None:
-    """As the manifest of its artifact says, which the results' own record of their inputs repeats: a copied folder is
-    enough."""
+    """Return the result of preference training; None where the results use none. It is read from the results' own
+    record of their inputs, so that a copied folder is enough."""
     try:
         summary = json.loads((results / ATTEMPT).read_text())["inputs"]["preference"]["summary"]
         if "enabled" in summary:
             return f"{'nothing to learn from' if summary['enabled'] else 'off'}, so the cloned policy acts"
-        if (found := summary.get("acceptance")) is None:
+        if (acceptance := summary.get("acceptance")) is None:
             return "published without a comparison (preference.accept=always)"
-        verdict = from_dict(Verdict, found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, R2VError):
+        verdict = from_dict(Verdict, acceptance)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, R2VError):  # a stranger's record
         return None
     return f"accepted; {verdict}" if verdict.accepted else f"not accepted, so the cloned policy acts; {verdict}"
 
 
-def _made(artifact: Artifact) -> Made:
+def _source_stage(artifact: Artifact) -> SourceStage:
     job = artifact.folder.name.rpartition("-")[0]
     root = artifact.folder.parents[len(ARTIFACTS.parts)]
-    took = [one for one in durations.recorded(root, job) if one.fingerprint == artifact.fingerprint]
-    return Made(
+    matching = [record for record in durations.recorded(root, job) if record.fingerprint == artifact.fingerprint]
+    return SourceStage(
         job=job,
         fingerprint=artifact.fingerprint,
-        duration=took[0] if took else None,
+        duration=matching[0] if matching else None,
         dollars=artifact.summary.get("total_cost_usd"),
         losses=tuple(_losses(artifact.folder, job)),
     )

@@ -3,7 +3,7 @@
     story(bundle).sentence    # "noisy: r2v solves .79, .71 of the way from the small policy to the LLM, ..."
     story(bundle).number      # "71 %"
 
-The sentence is the first line of `r2v.evaluation.claims.headline`, which the last print of a run shows too.
+The sentence is the first line of `r2v.evaluation.claims.headline`, which the closing lines of a run show too.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from r2v.evaluation.figure_text import decimals, dollars, signed
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """The result of a run as one would say it in a talk."""
+    """The headline of a run, in words."""
 
     condition: str
     """The condition that the sentence is about."""
     sentence: str
     number: str
-    """With its unit."""
+    """The number with its unit."""
     about: str
-    """The quantity that the number is of."""
+    """The quantity that the number measures."""
     reason: str
     others: tuple[str, ...] = ()
     """The same sentence for the other conditions."""
 
 
 def story(bundle: Mapping[str, Any]) -> Story:
-    """Return what a bundle's figures say first."""
+    """Return the headline of a bundle's figures."""
     lines = headline(bundle)
     by_condition = rows_by_condition(bundle)
     named = lines[0].partition(": ")[0].split(", ")[0] if lines else ""
@@ -57,7 +57,7 @@ def _percent(share: float) -> str:
 
 
 def _between(interval: object) -> str:
-    """An interval in words; empty without one."""
+    """Return an interval in words; empty without one."""
     if not isinstance(interval, list | tuple) or None in interval:
         return ""
     return f", 95 % interval {_percent(interval[0])} to {_percent(interval[1])}"
@@ -75,7 +75,7 @@ def _most_successful(rows: ConditionRows) -> tuple[str, Mapping[str, Any]]:
 
 
 def _number(rows: ConditionRows) -> tuple[str, str]:
-    """The number, and the quantity that it is of."""
+    """Return the number, and the quantity that it measures."""
     weak, strong, ours = (rows.value(method, "success_rate") for method in (WEAK, STRONG, OURS))
     if weak == 0:
         return f"0 of {rows.main[WEAK]['n_tasks']}", "tasks solved by the small policy alone"
@@ -96,10 +96,10 @@ def _number(rows: ConditionRows) -> tuple[str, str]:
 
 
 def _reason(rows: ConditionRows) -> str:
-    asked = rows.value(OURS, "llm_call_rate")
-    if asked is None:
+    llm_share = rows.value(OURS, "llm_call_rate")
+    if llm_share is None:
         return f"there is nothing to compare: {OURS} was not played; add it to evaluation.methods"
-    rate = f"r2v asks the LLM in {_percent(asked)} of its steps"
+    rate = f"r2v asks the LLM in {_percent(llm_share)} of its steps"
     if rows.value(WEAK, "success_rate") == 0:
         return (
             "a router saves money on the tasks that the small policy solves alone, and it solves none; "

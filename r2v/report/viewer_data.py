@@ -2,14 +2,14 @@
 
 `data/episodes-NNNN.js` each hold some tasks with all their episodes, so that two methods on one task are one read. A
 page opened from a disk may read no file but a script, so each is one call, `r2vShard(N, "<gzip, base64>")`, of inert
-text: what a benchmark or a model wrote is never markup and never code. The index, one short row an episode, is in the
-page itself.
+text: the words of a benchmark or a model are never markup and never code. The index, one short row an episode, is in
+the page itself.
 
-A perturbed step is shown beside the page as the world gave it, wherever some episode of the task was shown that very
-page (by its SHA-256): nothing is executed to make a report.
+A perturbed step is shown next to the world's own page, wherever some episode of the task was shown that page (by its
+SHA-256): nothing is executed to make a report.
 
-The folder stays copyable (`ViewerLimits`): longer observations are cut, and once there are too many bytes the steps of
-the tasks that are left stay out. Both are said in the page.
+The folder stays copyable (`ViewerLimits`): longer observations are cut, and beyond a number of bytes the steps of
+further tasks are left out. The page notes both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from r2v.storage.files import write_text
 
 SHARD = "data/episodes-{:04d}.js"
 Gains = dict[tuple[str, str, str, int], float]
-"""What an LLM step gains, by (condition, method whose episode it is and who plays on, episode, step)."""
+"""Gain of an LLM step, by (condition, method that played the episode and plays on, episode, step)."""
 State = tuple[str, int, tuple[str, ...]]
 """(condition, seed, actions so far) of a task."""
 
@@ -43,16 +43,16 @@ class ViewerLimits:
     """Limits that keep the folder copyable: by default below some 30 MB in all."""
 
     shard_bytes: int = 1 << 20
-    """Of text in a shard, before it is packed."""
+    """Bytes of text in a shard, before compression."""
     packed_bytes: int = 24 << 20
-    """Of all shards, packed."""
+    """Bytes of all shards, compressed."""
     characters: int = 20_000
-    """Of one observation."""
+    """Characters of one observation."""
 
 
 @dataclass(kw_only=True)
 class Index:
-    """What the page knows of every episode before it reads one. Not frozen: it grows with the shards."""
+    """The page's entries of all episodes, from which it loads their shards. Not frozen: it grows with the shards."""
 
     contrast: Contrast
     """The episodes that the page shows side by side."""
@@ -60,18 +60,18 @@ class Index:
     """[condition, method, task, seed, outcome, steps, LLM steps, USD, shard or -1, perturbed], the names as numbers."""
     numbers: dict[str, dict[str, int]] = field(default_factory=lambda: {"condition": {}, "method": {}, "task": {}})
     left_out: int = 0
-    """Episodes whose steps are not here."""
+    """Episodes whose steps are left out."""
 
     def number(self, kind: str, name: str) -> int:
-        """The number of a name."""
+        """Return the number of a name."""
         return self.numbers[kind].setdefault(name, len(self.numbers[kind]))
 
 
 def write_episodes(
     results: Path, setup: Setup, folder: Path, limits: ViewerLimits = ViewerLimits(), condition: str | None = None
 ) -> Index:
-    """Write every shard into `folder` and return the index. condition: that of the episodes shown side by side, the
-    first where None. Raises InputError for an episodes file that is missing or bad."""
+    """Write every shard into `folder` and return the index. condition: of the episodes shown side by side; None:
+    the first. Raises InputError for an episodes file that is missing or bad."""
     contrast = Contrast(condition=condition or setup.conditions[0], methods=contrasted(setup.methods))
     index, shard, written = Index(contrast=contrast), 0, 0
     gains = dict(_gains(results, setup))
@@ -97,7 +97,7 @@ def write_episodes(
 
 
 def _by_task(results: Path, setup: Setup, gains: Gains) -> Iterator[tuple[str, list[Shown]]]:
-    """Every task with its episodes of the main table, pages uncut. What waits for its task is kept packed."""
+    """Yield every task with its episodes of the main table, pages uncut; episodes are kept compressed until then."""
     waiting: dict[str, list[bytes]] = {}
     for episode in stored_episodes(results, replace(setup, frontier={})):
         text = json.dumps(_shown(episode, gains), ensure_ascii=False, separators=(",", ":"))
@@ -132,8 +132,8 @@ def _gains(results: Path, setup: Setup) -> Iterator[tuple[tuple[str, str, str, i
 
 def _finish(episodes: list[Shown], most: int) -> None:
     """Complete the episodes of one task by each other, and cut their pages to `most` characters: a perturbed step has
-    the page that the world gave where some episode was shown it untouched (by its SHA-256), and every step has the
-    gain of its state, which is the same for all methods that came there, with who plays on."""
+    the world's own page where some episode was shown it untouched (by its SHA-256), and every step has the gain of its
+    state, the same for all methods that reached it, with the method that plays on."""
     untouched = {step["page"] for episode in episodes for step in episode["steps"] if "hits" not in step}
     pages = {hashlib.sha256(text.encode()).hexdigest(): text for text in untouched}
     gained: dict[State, tuple[float, str]] = {}
@@ -154,14 +154,14 @@ def _finish(episodes: list[Shown], most: int) -> None:
 
 
 def _states(episode: Shown) -> Iterator[tuple[State, dict[str, Any]]]:
-    """Each step of an episode with the state that it begins in."""
+    """Yield each step of an episode with the state that it begins in."""
     actions = tuple(step["action"] for step in episode["steps"])
     for number, step in enumerate(episode["steps"]):
         yield (episode["condition"], episode["seed"], actions[:number]), step
 
 
 def _shown(episode: Episode, gains: Gains) -> Shown:
-    """An episode as the viewer reads it; its place in the index finds it: (condition, method, seed). A perturbed step
+    """Return an episode in the viewer's form; (condition, method, seed) identify it within its task. A perturbed step
     has the SHA-256 of the page that the world gave, and a step the gain executed there, until `_finish`."""
     steps = [_step(step) for step in episode.steps]
     for number, step in enumerate(steps):
@@ -195,7 +195,9 @@ def _step(step: Step) -> dict[str, Any]:
     if (decision := step.decision) is not None:
         shown["score"], shown["threshold"], shown["reason"] = decision.p_escalate, decision.threshold, decision.reason
         if decision.candidates:
-            shown["candidates"] = [[one.text, one.logprob, one.score] for one in decision.candidates]
+            shown["candidates"] = [
+                [candidate.text, candidate.logprob, candidate.score] for candidate in decision.candidates
+            ]
             shown["chosen"] = decision.chosen_index
     if step.label is not None and step.label.safety_violation:
         shown["unsafe"] = True
@@ -212,7 +214,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _write_shard(folder: Path, number: int, tasks: dict[str, Any]) -> int:
-    """Write one and return its size in bytes."""
+    """Write a shard and return its size in bytes."""
     text = json.dumps(tasks, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
     write_text(folder / SHARD.format(number), f'r2vShard({number},"{packed}");\n')

@@ -22,12 +22,12 @@ from r2v.wire.message import Message, ToolCall, ToolSpec
 SMALL_MODEL = "slm"
 """`PricedModel.name` of the small policy."""
 Scorer = Callable[[ScoreRequest], Awaitable[ScoreReply]]
-"""A verifier behind the wave engine: the probability that the action is good, in [0, 1], and what it read."""
+"""A verifier behind the wave engine: the probability that the action is good, in [0, 1], and the tokens read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
-    """What an actor sees at one step: the conversation so far and where the episode stands."""
+    """An actor's input at one step: the conversation and the counters of the episode so far."""
 
     task_id: str
     seed: int
@@ -45,11 +45,12 @@ class StepView:
     """The world's own seconds of each step so far."""
 
     def key(self, actor: str) -> Key:
-        """What names this step's draws for an actor."""
+        """Return the key of this step's random draws for an actor."""
         return (self.seed, self.task_id, self.step, actor)
 
     def messages_at(self, step: int) -> tuple[Message, ...]:
-        """The conversation as it was at an earlier step."""
+        """Return the conversation as it was at an earlier step."""
+        # every step adds two messages: its action and the observation that follows
         return self.messages[: len(self.messages) - 2 * (self.step - step)]
 
 
@@ -62,27 +63,26 @@ class Act:
     bill: StepBill = field(default_factory=StepBill)
     decision: Decision | None = None
     proposal: Reply | None = None
-    """The reply of the model that was asked first: the small policy's, where there is a router. Its text and tokens are
-    recorded."""
+    """The first model's reply, the small policy's under a router. Its text and tokens are recorded."""
     said: Message | None = None
     """The action as its model gave it, with native calls and thoughts; None where it is text."""
     reply_id: str | None = None
-    """The provider's name of the reply."""
+    """The provider's id of the reply."""
     rest: tuple[Act, ...] = ()
-    """Actions of the same reply, which are executed next."""
+    """Later actions of the same reply, executed next."""
 
 
 class Actor(Protocol):
     """Chooses actions."""
 
     async def act(self, view: StepView) -> Act:
-        """The action for this step."""
+        """Return the action for this step."""
         ...
 
 
 def asked_before(view: StepView, name: str) -> int | None:
-    """The step at which a model's latest prompt was sent; None: it has none. The small policy is asked at every step,
-    the LLM where it has acted."""
+    """Return the step at which a model's latest prompt was sent; None before its first. The small policy is asked at
+    every step, the LLM where it has acted."""
     if name == SMALL_MODEL:
         return view.step - 1 if view.step else None
     return view.llm_steps[-1] if view.llm_steps else None
@@ -90,7 +90,7 @@ def asked_before(view: StepView, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class PricedModel:
-    """A chat model with its price: the small policy or the LLM, whichever an episode is charged for."""
+    """A chat model with its price and prompt cache: the small policy or the LLM of an episode."""
 
     model: ChatModel
     price: Price
@@ -99,10 +99,10 @@ class PricedModel:
     cache: PromptCache | None = None
     """The prompt cache of its endpoint."""
     fit: Callable[[Request], Request] | None = None
-    """What the model is shown of a request, where that is not all of it."""
+    """Shortens a request to the model's context; None: requests are sent whole."""
 
     async def ask(self, view: StepView, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
-        """The model's reply to the conversation so far."""
+        """Return the model's reply to the conversation so far."""
         return await self.model.reply(
             Request(
                 messages=view.messages,
@@ -116,7 +116,7 @@ class PricedModel:
         )
 
     def bill(self, view: StepView, reply: Reply) -> StepBill:
-        """What a reply costs; its seconds are modelled."""
+        """Return the bill of a reply in tokens, USD and modelled seconds."""
         usage = reply.usage
         seconds = self.price.seconds_per_call + self.price.seconds_per_token * usage.tokens_out
         read, written = self._cached(view, usage.tokens_in)
@@ -132,6 +132,7 @@ class PricedModel:
             return 0, 0
         if (before := asked_before(view, self.name)) is None:
             return self.cache.split(tokens_in, 0, 0)
+        # a cache entry ages by the world's seconds since that prompt; a call's own seconds are left out
         shared = shared_prefix(self._shown(view, before), self._shown(view, view.step))
         return self.cache.split(tokens_in, shared, sum(view.seconds[before:]))
 
@@ -144,13 +145,14 @@ class PricedModel:
 
 @dataclass(frozen=True)
 class PricedVerifier:
-    """A verifier with the price of what it reads."""
+    """A verifier with the price of its input tokens."""
 
     scorer: Scorer
     price: Price
 
     async def scores(self, view: StepView, actions: Sequence[str]) -> tuple[dict[str, float], StepBill]:
-        """The score of each distinct action in the state of the view, and the bill of all of them."""
+        """Return the score of each distinct action in the state of the view, and one bill for all."""
+        # samples repeat: an equal action is read and billed once
         replies = {
             text: await self.scorer(ScoreRequest(messages=view.messages, action=text))
             for text in dict.fromkeys(actions)
@@ -185,7 +187,7 @@ class GreedyActor:
 
 
 def _calls_apart(message: Message | None, more: int) -> tuple[Message | None, ...]:
-    """A reply's message for each of its actions: the first has all but the later calls, which have one each."""
+    """Return a message for each action of a reply: the first keeps everything but the later calls, one message each."""
     if message is None or len(message.calls) != 1 + more:
         return (message,) + (None,) * more
     first, *later = message.calls
@@ -197,7 +199,7 @@ def _calls_apart(message: Message | None, more: int) -> tuple[Message | None, ..
 
 @dataclass(frozen=True)
 class BestOfK:
-    """K samples of the small policy, the verifier's favourite is played (the first of equals)."""
+    """Best of K samples of the small policy by the verifier's score (the first of equals)."""
 
     slm: PricedModel
     verifier: PricedVerifier
@@ -224,10 +226,10 @@ class BestOfK:
 
 
 class Gate(Protocol):
-    """A router at work: how much an LLM step promises here."""
+    """A router at work: it scores the state by the expected gain of an LLM step."""
 
     async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
-        """The score, in [0, 1], and what measuring it cost. Nothing has been executed yet."""
+        """Return the score, in [0, 1], and the bill of measuring it, before the proposal is executed."""
         ...
 
 
@@ -253,6 +255,7 @@ class Routed:
             return self._keep(act, None, "router")
         assert act.proposal is not None
         probability, read = await self.gate(view, act.proposal)
+        # the decision uses the rounded score that is recorded, so that a replay decides alike
         score, act = recorded_score(probability), replace(act, bill=act.bill + read)
         if not escalates(score, self.threshold):
             return self._keep(act, score, "router")
@@ -267,6 +270,7 @@ class Routed:
     async def _escalate(self, view: StepView, proposed: Act | None, score: float | None) -> Act:
         act = await GreedyActor(self.llm, "llm_fallback").act(view)
         decision = Decision(p_escalate=score, threshold=self.threshold, escalated=True)
+        # later calls of the same reply are executed without another decision
         forced = Decision(threshold=self.threshold, escalated=True, reason="forced")
         act = replace(act, rest=tuple(replace(later, decision=forced) for later in act.rest))
         if proposed is None:

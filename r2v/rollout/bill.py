@@ -1,10 +1,9 @@
-"""Bills: what a step costs, at list prices and with the endpoint's prompt cache, every model that was asked counted.
+"""Step bills at list prices and with the endpoint's prompt cache, over all models that were asked.
 
     bill = slm.bill(view, proposal) + verifier_bill + llm.bill(view, reply)
 
-The small policy's tokens, its further samples and what the verifier reads are charged like the LLM's. A list price is a
-property of the tokens alone. What an endpoint with a prompt cache would bill depends on what it was sent before: see
-`PromptCache`.
+The small policy's tokens, its further samples and the verifier's input are charged like the LLM's. A list price depends
+on the tokens alone; the bill of an endpoint with a prompt cache depends on earlier prompts too (`PromptCache`).
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ class StepBill:
 
 
 def read_by_verifier(tokens: int, price: Price) -> StepBill:
-    """The bill of a verifier that read so many tokens at once."""
+    """Return the bill of a verifier that read so many tokens at once."""
     cost = tokens * price.input / 1e6
     return StepBill(tokens=Tokens(verifier_in=tokens), cost=cost, cached_cost=cost, seconds=price.seconds_per_call)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCache:
-    """The prompt cache of an LLM's endpoint, as providers document theirs: the longest prefix that the episode's latest
-    call has sent is read at `read` times the prompt price, the rest is written at `write` times it. A prompt below
-    `min_tokens`, or one that comes later than `lifetime` seconds, finds nothing. What other episodes sent is not
-    counted on, and the LLM's reply is not cached until it is sent again."""
+    """The prompt cache of an LLM's endpoint, as providers document theirs: the prefix shared with the episode's latest
+    call is read at `read` times the prompt price, the rest is written at `write` times it. A prompt below `min_tokens`
+    tokens is not cached, and one that comes later than `lifetime` seconds reads nothing. Prompts of other episodes are
+    not counted on, and the LLM's reply is cached only when it is sent again."""
 
     usd_in: float
     """USD per million prompt tokens."""
@@ -62,7 +61,7 @@ class PromptCache:
     write: float = 1.25
     min_tokens: int = 1024
     lifetime: float = 300.0
-    """These four are Anthropic's, and stand in where a price table has none of a provider."""
+    """Seconds. These four defaults are Anthropic's, used where a price table has none of a provider."""
 
     @classmethod
     def of(cls, usd_in: float, cost: CostConfig, read: float | None = None, write: float | None = None) -> PromptCache:
@@ -75,8 +74,9 @@ class PromptCache:
         )
 
     def split(self, tokens_in: int, shared: float, idle: float) -> tuple[int, int]:
-        """(tokens read, tokens written) of a prompt, of which the share `shared` stood in the call before, `idle`
+        """Return (tokens read, tokens written) of a prompt, of which the share `shared` was in the call before, `idle`
         seconds ago."""
+        # providers keep no entry below the minimum; at read >= 1 a cache saves nothing
         if tokens_in < self.min_tokens or self.read >= 1:
             return 0, 0
         shared_tokens = int(tokens_in * shared)
@@ -84,12 +84,13 @@ class PromptCache:
         return cached, tokens_in - cached
 
     def saved(self, cached: int, written: int) -> float:
-        """USD less than at list prices; negative where writing cost more than reading saved."""
+        """Return the USD saved against list prices; negative where writing cost more than reading saved."""
         return (cached * (1 - self.read) + written * (1 - self.write)) * self.usd_in / 1e6
 
 
 def shared_prefix(before: Sequence[Message], now: Sequence[Message]) -> float:
-    """The share of a conversation, by bytes, that an earlier one starts with in the same words."""
+    """Return the share of a conversation, in bytes, that repeats the first messages of an earlier one."""
+    # bytes in place of tokens: a provider's tokenizer is not at hand
     same = whole = 0
     alike = True
     for index, message in enumerate(now):

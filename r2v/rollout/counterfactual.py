@@ -19,12 +19,12 @@ from r2v.rollout.fork import Fork, fork
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 BRANCHED_AT = "branched_at"
-"""Key of `Episode.extra` of a branch that is kept."""
+"""Key of `Episode.extra`: the step at which a stored branch leaves its episode."""
 
 
 @dataclass(frozen=True)
 class StepSnapshot:
-    """One step of an episode: the world as it was before the action, what was seen, what was done."""
+    """One step of an episode: a fork before the action, the actor's view, the act."""
 
     before: Fork
     view: StepView
@@ -33,7 +33,7 @@ class StepSnapshot:
 
 @dataclass(frozen=True)
 class SnapshotRollout:
-    """An episode with all its steps still open to branches."""
+    """An episode with a snapshot of each step, from which branches can be played."""
 
     episode: Episode
     snapshots: tuple[StepSnapshot, ...]
@@ -50,8 +50,8 @@ async def rollout_with_snapshots(session: Session, actor: Actor, waves: Waves) -
 
 
 async def play_counterfactual(point: Fork, act: Act, actor: Actor, waves: Waves) -> Episode:
-    """The episode in which `act` is played at this point and `actor` goes on; its world lives as long. Where the world
-    breaks, the episode's `env_fault` says how, and nothing was measured."""
+    """Play `act` at this point, then `actor` to the end, in a world of their own; return the episode. Where the world
+    breaks, its `env_fault` is the reason, and nothing was measured."""
     twin = point.session()
     async with twin.live(waves):
         if twin.termination is None:  # a world that could not be brought to the point has ended the episode already
@@ -61,7 +61,7 @@ async def play_counterfactual(point: Fork, act: Act, actor: Actor, waves: Waves)
 
 
 def branch_record(branch: Episode, step: int) -> Episode:
-    """A branch as it is kept: its observations are hashes, and `extra` names the step that it leaves its episode at."""
+    """Return a branch in its stored form: hashes in place of observations, and BRANCHED_AT in `extra`."""
     return with_hashed_observations(replace(branch, extra={**branch.extra, BRANCHED_AT: step}))
 
 
@@ -83,10 +83,10 @@ async def play_oracle(
     waves: Waves,
     tried: list[Episode] | None = None,
 ) -> Episode:
-    """The myopic oracle: at each step both continuations are executed, and the LLM is asked only where the
-    small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
-    is. An upper mark for routers, and not a bound: it looks one escalation ahead. The branches, as they are kept, are
-    added to `tried`: that of the small policy's action, then, where that fails, that of the LLM's."""
+    """Play the myopic oracle: at each step both continuations are executed, and the LLM acts only where the small
+    policy would fail from here and an LLM step now saves it. Branches are not billed, played steps are. It looks one
+    escalation ahead, so it is a reference for routers and not an upper bound. The branches, in their stored form, are
+    added to `tried`: the small policy's, then, where that fails, the LLM's."""
     session, branches = world.start(spec), [] if tried is None else tried
 
     async def ends(point: Fork, act: Act, step: int) -> Episode:
@@ -95,7 +95,7 @@ async def play_oracle(
         return branch
 
     async def asks(own: Act, llm_act: Act, step: int) -> bool:
-        if own.text == llm_act.text:
+        if own.text == llm_act.text:  # equal actions have equal outcomes
             return False
         point = await waves.world(fork, session)
         return failed(await ends(point, own, step)) and saves(await ends(point, llm_act, step))
@@ -110,5 +110,5 @@ async def play_oracle(
 
 
 def canaries_seen(step: StepSnapshot) -> tuple[str, ...]:
-    """Of the instructions injected into what was seen so far."""
+    """Return the canaries of the instructions injected into the observations so far."""
     return tuple(p.canary for info in step.before.infos for p in info.perturbations if p.canary)

@@ -5,13 +5,13 @@
     cache.read(key, (Episode,))                 # return its records, or None
     publish_plays(root, name, artifact.files)   # after the artifact is finished
 
-A play is an episode, or the records that a task's play came to (rows of features, candidates of states). Its key
-(`Cell.play_keys`) is a hash of everything that determines it, so any stage that asks for the same play finds it: an
+A play is an episode, or other records of playing a task (rows of features, candidates of states). Its key
+(`Cell.play_keys`) is a hash of everything that determines it, so any stage that needs the same play reuses it: an
 evaluation with one more seed plays that seed only. `outputs/.episodes/<job>-<fingerprint>/` holds the plays of one
 attempt, and every attempt reads all of these folders:
 
 - `<block>.jsonl` holds one line for each play, which carries a hash of its own:
-  {"sha256": of what follows, "key": of the play, "fault": false, "records": [["Episode", {...}]]}
+  {"sha256": of the rest, "key": of the play, "fault": false, "records": [["Episode", {...}]]}
 - `published.json` maps the keys of a finished attempt's plays to lines of its artifact's files.
 - `kept.jsonl` holds the plays of a finished attempt that are in no file of the artifact.
 
@@ -68,7 +68,7 @@ class BrokenPlay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayHeader:
-    """What a line says before its records: the play's key, and whether a fault of the world ended the play."""
+    """The head of a line: the play's key, and whether a fault of the world ended the play."""
 
     key: str
     fault: bool
@@ -93,8 +93,8 @@ class _StoredPlay:
 class EpisodeCache:
     """The plays of a project as one attempt reads and adds to them.
 
-    store: the folder of all attempts. own: the name of this attempt's folder in it. alone: whether to ignore the plays
-    of other attempts. Only the places of plays are held in memory.
+    store: the folder of all attempts. own: the name of this attempt's folder in it. alone: ignore the plays
+    of other attempts. Memory holds the locations of plays, not their records.
     """
 
     def __init__(self, store: Path, own: str, *, alone: bool = False) -> None:
@@ -107,7 +107,8 @@ class EpisodeCache:
 
     @classmethod
     def of(cls, work: Work) -> EpisodeCache:
-        """Return the cache of a stage's attempt. An attempt that is made anew ignores the plays of others."""
+        """Return the cache of a stage's attempt. An attempt that is made anew ignores the plays of
+        other attempts."""
         return cls(work.root / EPISODES, work.folder.name, alone=work.anew)
 
     def make_folder(self) -> None:
@@ -124,8 +125,8 @@ class EpisodeCache:
         return len(self._known())
 
     def read(self, key: str, kinds: Sequence[type] | None) -> list[Any] | None:
-        """Return the records of a play as dataclasses of these kinds, or as [kind, fields] where that is None; None
-        where nobody has played it. A damaged play is forgotten, logged once for each file, and counts as not played."""
+        """Return the records of a play as dataclasses of these kinds, or as [kind, fields] if kinds is None;
+        None if it is not cached. A damaged play is dropped, logged once for each file, and counts as not played."""
         play = self._known().get(key)
         if play is None:
             return None
@@ -133,12 +134,12 @@ class EpisodeCache:
         try:
             raw = _raw(play, key)
             return raw if kinds is None else records_of(raw, kinds)
-        except FileNotFoundError:
-            logger.debug("  %s: published meanwhile, or its artifact is gone", source)
-        except (OSError, ValueError) as error:
-            self._warn(source, f"a play of it is played again: {error}")
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            self._warn(source, f"a play of another R2V is played again: {error}")
+        except FileNotFoundError:  # another process has published the play, or removed its artifact
+            logger.debug("  cached play is gone: file=%s", source)
+        except (OSError, ValueError) as error:  # altered after it was scanned
+            self._warn(source, error)
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:  # fields of another version
+            self._warn(source, error)
         del self._known()[key]
         return None
 
@@ -147,7 +148,7 @@ class EpisodeCache:
         file = self._files.setdefault(block, PlayFile(self.folder / f"{block}.jsonl"))
         begin, end = file.append(key, records)
         self._known()[key] = _CachedPlay(file.path, begin)
-        if self._read_to.get(file.path, 0) == begin:
+        if self._read_to.get(file.path, 0) == begin:  # nothing unread before it: no need to scan the own line
             self._read_to[file.path] = end
 
     def close(self, block: str | None = None) -> None:
@@ -157,7 +158,7 @@ class EpisodeCache:
                 self._files.pop(name).close()
 
     def refresh(self) -> None:
-        """Read what other processes of this attempt have added or published since the last read."""
+        """Read the plays that other processes of this attempt have added or published since the last read."""
         if self._places is not None:
             for path in _play_files(self.folder):
                 self._scan(path, shared=False)
@@ -165,7 +166,7 @@ class EpisodeCache:
                 self._read_published(self.folder)
 
     def forget(self) -> None:
-        """Remove the files of this attempt's plays, which are stored elsewhere by now."""
+        """Remove the files of this attempt's plays, once they are stored elsewhere."""
         self.close()
         if is_own(self.folder, PLAYS_MARKER):
             for path in _play_files(self.folder):
@@ -173,7 +174,7 @@ class EpisodeCache:
 
     def forget_faults(self) -> None:
         """Remove the plays that faults of the world ended from this attempt's files, so that they are played again. The
-        file of a block that another process leases is left as it is."""
+        file of a block that another process leases is not changed."""
         self.close()
         for path in _play_files(self.folder):
             try:
@@ -181,13 +182,13 @@ class EpisodeCache:
                     whole = [(header, line) for _, line in lines_from(path) if (header := header_of(line)) is not None]
                     if any(header.fault for header, _ in whole):
                         write_lines(path, (line.decode().rstrip("\n") for header, line in whole if not header.fault))
-            except LeaseConflict:
+            except LeaseConflict:  # its holder appends to the file: rewriting it would lose plays
                 continue
-        self._places = None
+        self._places = None  # lines have moved: scan all files again at the next use
         self._read_to.clear()
 
     def _known(self) -> dict[str, _CachedPlay | _StoredPlay]:
-        """Return key -> place of all plays whose lines are whole, read from the disk at the first call."""
+        """Return key -> location of all plays whose lines are whole, scanned at the first call."""
         if self._places is None:
             self._places = {}
             self._read_all()
@@ -205,42 +206,43 @@ class EpisodeCache:
         for path in _play_files(self.folder):
             self._scan(path, shared=False)
         if resumed := len(self._places) - before:
-            logger.info("  resuming: %d plays of this attempt are already there", resumed)
+            logger.info("  attempt resumed: cached_plays=%d", resumed)
 
     def _scan(self, path: Path, *, shared: bool) -> None:
-        """Read the whole lines of a file of plays from where the last scan ended. shared: leave out faults."""
+        """Scan the whole lines of a file of plays from the end of the last scan. shared: leave out faults."""
         assert self._places is not None
         damaged, offset_read = 0, self._read_to.get(path, 0)
         try:
             for offset, line in lines_from(path, offset_read):
                 if not line.endswith(b"\n"):
-                    break  # torn, or another process is about to end it
+                    break  # torn by a kill, or another process is still writing it
                 offset_read = offset + len(line)
                 header = header_of(line)
                 damaged += header is None and bool(line.strip())
                 if header is not None and not (shared and header.fault):
                     self._places.setdefault(header.key, _CachedPlay(path, offset))
-        except OSError as error:
-            self._warn(path, f"it cannot be read: {error}")
+        except OSError as error:  # a file of others may be unreadable; its plays are played again
+            self._warn(path, error)
         self._read_to[path] = offset_read
         if damaged:
-            logger.warning("  %s: %d lines are damaged; their plays are played again", path, damaged)
+            logger.warning("  damaged plays in the cache, playing them again: file=%s lines=%d", path, damaged)
 
     def _read_published(self, folder: Path) -> None:
         self._published |= folder == self.folder and (folder / PUBLISHED).exists()
         self._set_stored(folder.parent.with_name(ARTIFACTS.name) / folder.name, published_in(folder).items())
 
     def _set_stored(self, folder: Path, plays: Iterable[tuple[str, RecordLines]]) -> None:
-        """Set the places of plays that are in the files of an artifact or a run."""
+        """Set the locations of plays that are in the files of an artifact or a run."""
         assert self._places is not None
+        # these replace locations in files of plays, which are removed after publishing
         for key, lines in plays:
             self._places[key] = _StoredPlay(folder, lines)
 
-    def _warn(self, source: Path, problem: str) -> None:
+    def _warn(self, source: Path, error: Exception) -> None:
         """Log a damaged file, once."""
         if source not in self._warned:
             self._warned.add(source)
-            logger.warning("  %s: %s", source, problem)
+            logger.warning("  damaged cache file, playing again: file=%s error=%s", source, error)
 
 
 def lease_of(path: Path) -> Path:
@@ -249,27 +251,27 @@ def lease_of(path: Path) -> Path:
 
 
 def published_in(folder: Path) -> dict[str, RecordLines]:
-    """Return key -> lines of the plays that `published.json` says are in the artifact's files. A damaged file is logged
+    """Return key -> lines of the plays that `published.json` locates in the artifact's files. A damaged file is logged
     and counts as empty."""
     try:
         plays = read_hashed(folder / PUBLISHED)["plays"]
         return dict(plays)
-    except FileNotFoundError:
+    except FileNotFoundError:  # nothing is published yet
         return {}
-    except (InputError, KeyError, TypeError, ValueError) as error:
-        logger.warning("  %s; its plays are played again", error)
+    except (InputError, KeyError, TypeError, ValueError) as error:  # altered, or of another version
+        logger.warning("  published plays ignored, playing them again: error=%s", error)
         return {}
 
 
 def forget_finished(root: Path, name: str) -> None:
     """Remove the plays of a finished attempt that is to be made anew; those of an unfinished one stay. A folder that
-    R2V did not mark as its own is renamed, so that the attempt does not find its plays."""
+    R2V did not mark as its own is renamed, so that the attempt does not read its plays."""
     folder = root / EPISODES / name
     if (root / ARTIFACTS / name / ARTIFACT_MANIFEST).exists():
         try:
             remove_own(folder, PLAYS_MARKER)
         except NotOurs as error:
-            logger.warning("  %s; it is set aside as %s", error, set_aside(folder).name)
+            logger.warning("  folder of plays set aside: renamed=%s error=%s", set_aside(folder).name, error)
 
 
 def _raw(play: _CachedPlay | _StoredPlay, key: str) -> list[list[Any]]:
@@ -303,14 +305,14 @@ def _play_files(folder: Path) -> Iterable[Path]:
         if path.is_file():
             yield path
         else:
-            logger.warning("  %s is not a file: set aside as %s", path, set_aside(path).name)
+            logger.warning("  not a file of plays, set aside: path=%s renamed=%s", path, set_aside(path).name)
 
 
 # Lines of plays: each is appended when its play ends, and is whole or counts as nothing.
 
 
 def fault_of(records: Sequence[Any]) -> str | None:
-    """Return why a play measured nothing; None where it measured something."""
+    """Return the reason why a play measured nothing; None where it measured something."""
     first = records[0] if records else None
     fault: str | None = first.reason if isinstance(first, BrokenPlay) else getattr(first, "env_fault", None)
     return fault
@@ -320,6 +322,7 @@ def play_line(key: str, records: Sequence[Any]) -> bytes:
     """Return the line of a play, newline included."""
     plain = [[type(record).__name__, to_dict(record)] for record in records]
     body = {"key": key, "fault": fault_of(records) is not None, "records": plain}
+    # the hash covers the text between the braces, byte for byte, so that reading needs no canonical JSON
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)[1:-1].encode()
     return b'{"sha256":"%s",%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
 
@@ -333,7 +336,7 @@ def header_of(line: bytes) -> PlayHeader | None:
 
 
 def line_hash(line: bytes) -> str:
-    """Return what identifies a line of an artifact's file: 32 hex digits of its SHA-256, newline left out."""
+    """Return the identity of a line of an artifact's file: 32 hex digits of its SHA-256, newline left out."""
     return hashlib.sha256(line.rstrip(b"\n")).hexdigest()[:32]
 
 
@@ -347,7 +350,7 @@ def raw_records(line: bytes) -> list[list[Any]]:
 
 def records_of(raw: Sequence[Sequence[Any]], kinds: Sequence[type]) -> list[Any]:
     """Return plain records as dataclasses of these kinds. Raises ValueError, TypeError, KeyError, AttributeError or
-    RecursionError where another R2V wrote them."""
+    RecursionError where another version wrote them."""
     by_name = {kind.__name__: kind for kind in (*kinds, BrokenPlay)}
     return [from_dict(by_name[name], fields) for name, fields in raw]
 
@@ -368,8 +371,9 @@ class PlayFile:
             if self._file is None:
                 self._file = self._opened()
             start = self._file.tell()
-            if self._file.write(line) < len(line):  # how a disk says that it became full meanwhile
+            if self._file.write(line) < len(line):  # a disk that fills up writes less, without an error
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # a sync for each play would cost more than short plays do
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 os.fsync(self._file.fileno())
                 self._synced = time.monotonic()
@@ -384,10 +388,10 @@ class PlayFile:
 
     def _opened(self) -> BinaryIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("ab", buffering=0)
+        file = self.path.open("ab", buffering=0)  # unbuffered: a killed process loses no finished play
         size = self.path.stat().st_size
         if size > 0 and line_at(self.path, size - 1) != b"\n":
-            file.write(b"\n")  # behind what a killed process left of its line
+            file.write(b"\n")  # ends the torn line of a killed process
         return file
 
 
@@ -411,17 +415,18 @@ def publish_plays(root: Path, name: str, files: Iterable[str]) -> None:
 
     Lines are found by their hashes: a play all of whose records are such lines becomes an entry of `published.json`,
     any other play a line of `kept.jsonl`. Both are written before the files of plays are removed, so a kill leaves some
-    plays twice and loses none. Plays that another process is publishing are left, and so are those in a folder that R2V
-    did not mark as its own.
+    plays twice and loses none. Does nothing while another process publishes the attempt, or in a folder
+    that R2V did not mark as its own.
     """
     folder = root / EPISODES / name
     blocks = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file() and path.name != KEPT]
     if not (blocks and is_own(folder, PLAYS_MARKER)):
         return
-    with suppress(LeaseConflict), lease(root / EPISODES / f"{name}.lease"):
+    with suppress(LeaseConflict), lease(root / EPISODES / f"{name}.lease"):  # one process publishes an attempt
         places = _places_in(root / ARTIFACTS / name, files)
+        # an artifact that was made anew has other lines: its former entries are dropped
         published = {key: lines for key, lines in published_in(folder).items() if _holds(lines, places)}
-        if not write_lines(folder / KEPT, _kept([folder / KEPT, *blocks], places, published)):
+        if not write_lines(folder / KEPT, _unpublished([folder / KEPT, *blocks], places, published)):
             (folder / KEPT).unlink()
         write_json(folder / PUBLISHED, hashed({"plays": published}))
         for path in blocks:
@@ -437,8 +442,9 @@ def _places_in(artifact: Path, files: Iterable[str]) -> _Places:
     }
 
 
-def _kept(paths: Iterable[Path], places: _Places, published: dict[str, RecordLines]) -> Iterator[str]:
-    """Yield the lines of the plays that are nowhere else, and add the others to `published`. Faults are left out."""
+def _unpublished(paths: Iterable[Path], places: _Places, published: dict[str, RecordLines]) -> Iterator[str]:
+    """Yield the lines of the plays that no artifact file holds, and add the others to `published`. Faults are left
+    out."""
     done = set[str]()
     for path in paths:
         for _, line in lines_from(path) if path.exists() else ():
@@ -446,13 +452,13 @@ def _kept(paths: Iterable[Path], places: _Places, published: dict[str, RecordLin
             if header is None or header.fault or header.key in done:
                 continue
             done.add(header.key)
-            if records := _found(raw_records(line), places):
+            if records := _lines_of(raw_records(line), places):
                 published[header.key] = records
             elif header.key not in published:
                 yield line.decode().rstrip("\n")
 
 
-def _found(records: list[list[Any]], places: _Places) -> RecordLines | None:
+def _lines_of(records: list[list[Any]], places: _Places) -> RecordLines | None:
     """Return the lines of a play's records; None where a record is in no file, or there is no record."""
     matching = []
     for kind, fields in records:

@@ -1,11 +1,11 @@
-"""The episode log: what a collection has played, which is in the run's own `trajectories.jsonl` and nowhere else.
+"""Episode log: an episode cache backed by a run's own `trajectories.jsonl`.
 
     play_into_log(cell, run.trajectories, work, waves, size, write=handle.store.append)     # the collecting process
     play_into_log(cell, run.trajectories, work, waves, size)                                # a helper
 
-One process collects and appends to the run. Helpers read along, so that they play what the run does not have, and put
-their own plays into the episode cache, from which the collecting process moves them into the run. A kill between that
-and the removal of the cached plays leaves these plays twice; the next attempt removes them.
+One process collects and appends to the run. Helpers read the run to find its missing episodes, and put theirs into the
+episode cache, from which the collecting process moves them into the run. A kill between the move and the removal of the
+cached plays leaves these plays twice; the next attempt removes them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Write = Callable[[Episode], None]
 
 
 def play_into_log(cell: Cell, path: Path, work: Work, waves: Waves, size: int, write: Write | None = None) -> None:
-    """Play, in blocks of this size, what neither the run's file nor a helper has.
+    """Play, in blocks of this size, the episodes that neither the run's file nor a helper's cache has.
 
-    With `write`, everything played is in the run on return, helpers' plays included; without it, this process is a
-    helper. Raises StageFinished in a helper whose stage is finished, and EnvironmentFault where the disk refuses.
+    With `write`, the run holds all episodes on return, helpers' included; without it, this process is a helper. Raises
+    StageFinished in a helper whose stage is finished, and EnvironmentFault where the disk refuses.
     """
     keys: dict[DoneKey, str] = {
         (spec.task.task_id, spec.seed, spec.perturbation_seed): key
@@ -43,7 +43,7 @@ def play_into_log(cell: Cell, path: Path, work: Work, waves: Waves, size: int, w
     BlockPlayer(waves, log, size, finished=lambda: work.helping and manifest.exists()).fill([cell], cell.what)
     if write is None:
         return
-    for key in keys.values():
+    for key in keys.values():  # helpers' plays are only in the cache so far
         if key not in log.logged and (records := log.read(key, cell.kinds)) is not None:
             log.append(key, records)
     log.forget()
@@ -59,14 +59,14 @@ class EpisodeLog(EpisodeCache):
     def __init__(
         self, store: Path, own: str, path: Path, keys: Mapping[DoneKey, str], write: Write | None = None
     ) -> None:
-        super().__init__(store, own, alone=True)
+        super().__init__(store, own, alone=True)  # a collection never reuses the plays of other attempts
         self.path, self.logged = path, set[str]()
         self._keys, self._write = keys, write
         self._log_read_to = 0
 
     def add(self, block: str, key: str, records: Sequence[Any]) -> None:
-        """Append a play to the run where this process writes it, and to the cache otherwise. A play without a record is
-        an open question, which is written nowhere. Raises EnvironmentFault where the disk refuses."""
+        """Append a play to the run where this process writes it, and to the cache otherwise. A play without a record
+        waits for an open request, and is written nowhere. Raises EnvironmentFault where the disk refuses."""
         if records and self._write is None:
             super().add(block, key, records)
         else:
@@ -86,10 +86,10 @@ class EpisodeLog(EpisodeCache):
             self._set_stored(self.path.parent, self.added())
 
     def added(self) -> Iterator[tuple[str, RecordLines]]:
-        """Yield (key, its episode's line) of each play that was added to the run since the last call. A line that is
-        torn or damaged is passed over; the process that writes the run mends it."""
+        """Yield (key, its episode's line) of each play that was added to the run since the last call. A torn or
+        damaged line is skipped; the process that writes the run repairs it."""
         for offset, line in lines_from(self.path, self._log_read_to) if self.path.exists() else ():
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):  # still being written: read it at the next call
                 return
             self._log_read_to = offset + len(line)
             if (key := self._key_of(line)) is not None:
@@ -105,5 +105,5 @@ class EpisodeLog(EpisodeCache):
             value = json.loads(line)
             about = value["metadata"]
             return self._keys.get((about["task_id"], about["seed"], value.get("perturbation_seed")))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged: counts as missing
             return None

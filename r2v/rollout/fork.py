@@ -1,13 +1,13 @@
-"""Forks: points of an episode from which another can be played. So candidates are valued, branches labelled and the
-oracle decides by executing, never by assuming.
+"""Forks: points of an episode from which other actions are executed, to value candidates, label steps and decide for
+the oracle.
 
     point = await waves.world(fork, session)     # before an action
     twin = point.session()                       # any number of times, also when the episode is long over
     episode = await twin.finish(actor, waves)
 
-A fork is a recipe and holds no world: what happened so far, and the world's snapshot where it has one. A world is made
-where a branch is played, put in the snapshot's state or led there by replaying the actions from reset, and closed when
-the branch ends. So worlds alive at once are never more than conversations and running branches.
+A fork holds no world, only the history so far and a snapshot where the world has them. Each branch makes a world of its
+own, restores the snapshot or replays the actions from reset, and closes the world at its end. So no more worlds are
+alive at once than conversations and running branches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 
 def changes_shared_world(benchmark: Benchmark, task: Task) -> bool:
-    """Whether the task changes a world that others share. It is played, never branched: a branch would need the site to
+    """True if the task changes a world that others share. It is played, never branched: a branch would need the site to
     itself and leave it changed, dozens of times an episode."""
     return task.mutates and not benchmark.capabilities.parallel
 
 
 def branchable(benchmark: Benchmark, specs: Sequence[EpisodeSpec], what: str) -> list[EpisodeSpec]:
-    """The episodes that may be branched; how many `what` leaves out is said. Raises EmptyResult where it leaves out
-    all."""
+    """Return the episodes that may be branched, and log how many are skipped; `what` names the work. Raises EmptyResult
+    where none is left."""
     branched = [spec for spec in specs if not changes_shared_world(benchmark, spec.task)]
     if specs and not branched:
         raise EmptyResult(
@@ -43,7 +43,7 @@ def branchable(benchmark: Benchmark, specs: Sequence[EpisodeSpec], what: str) ->
         )
     if len(branched) < len(specs):
         logger.info(
-            "  %s: %d of %d episodes change a world that others share: never branched, left out",
+            "  branching skips episodes that change a shared world: work=%s skipped=%d/%d",
             *(what, len(specs) - len(branched), len(specs)),
         )
     return branched
@@ -51,7 +51,7 @@ def branchable(benchmark: Benchmark, specs: Sequence[EpisodeSpec], what: str) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fork:
-    """What happened up to a point of an episode."""
+    """The history of an episode up to a point."""
 
     world: RolloutWorld
     spec: EpisodeSpec
@@ -64,10 +64,10 @@ class Fork:
     state: Any = None
     """The world's snapshot; None: the actions are replayed."""
     fault: str | None = None
-    """Why no snapshot could be taken: it ends every session that is made of the fork."""
+    """The reason why no snapshot could be taken; it ends every session of the fork."""
 
     def session(self) -> Session:
-        """An independent session at this point. Its world is made when it is opened."""
+        """Return an independent session at this point. Its world is made when it is opened."""
         twin = Session(self.world, self.spec, self._catch_up)
         twin.goal, twin.termination = self.goal, self.termination
         twin.observations, twin.infos = list(self.observations), list(self.infos)
@@ -80,9 +80,10 @@ class Fork:
         if self.world.benchmark.capabilities.snapshot:
             try:
                 env.restore(self.state)
-            except WorldFault as fault:
+            except WorldFault as fault:  # ends this branch alone
                 return str(fault)
             return None
+        # without snapshots: the same seed and actions lead to the same state
         _, info = env.reset(seed=self.spec.seed, task=self.spec.task)
         for act in self.acts:
             if info.env_fault is not None:
@@ -92,12 +93,12 @@ class Fork:
 
 
 def fork(session: Session) -> Fork:
-    """A fork of the session here. It calls the world where that has snapshots."""
+    """Return a fork of the session here. It calls the world where that has snapshots."""
     state, fault = None, None
     if session.termination is None and session.world.benchmark.capabilities.snapshot:
         try:
             state = session.snapshot()
-        except WorldFault as broke:
+        except WorldFault as broke:  # the branches cannot be measured; the episode itself may go on
             fault = str(broke)
     return Fork(
         world=session.world,

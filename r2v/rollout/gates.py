@@ -1,8 +1,8 @@
-"""Routers at work: what is measured at a step, and the score that decides whether the LLM is asked.
+"""Routers at work: the features of a step, and the score that decides whether the LLM is asked.
 
-Every gate reads the features of the step that `FeatureExtractor` computes; it differs only in the score it makes of
-them (`r2v.router.baselines`), and in what it has to ask for that. Drawing samples and asking the verifier are model
-calls behind the wave engine like any other, and are on the bill of the step.
+Every gate reads the features that `FeatureExtractor` computes; gates differ in the score made of them
+(`r2v.router.baselines`) and in the model calls needed for it. Drawing samples and asking the verifier go through the
+wave engine like any other call, and are on the bill of the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from r2v.router.features import Signals, extract
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A step's features, name -> value, and what asking for them cost."""
+    """A step's features, name -> value, and the bill of measuring them."""
 
     features: dict[str, float]
     bill: StepBill
@@ -34,31 +34,33 @@ class FeatureExtractor:
     inference: InferenceConfig
     verifier: PricedVerifier | None = None
     slm: PricedModel | None = None
-    """Given where the features need further samples of the small policy."""
+    """Draws further samples where the features need them."""
     num_samples: int = 0
     untrusted: str = ""
-    """The benchmark's mark of lines that outsiders wrote."""
+    """The benchmark's regular expression of lines that third parties wrote (`Capabilities.untrusted`)."""
     cases: CaseIndex | None = None
     """The teacher's recorded steps, where the features need them."""
     remembered: AnswerCache = field(default_factory=AnswerCache)
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
-        """Name -> value, all known before the action is executed."""
+        """Return name -> value, all known before the action is executed."""
         return (await self.measure(view, proposal)).features
 
-    async def measure(self, view: StepView, proposal: Reply, asked: Instruments = ALL) -> MeasuredStep:
-        """The features that these instruments give, and their bill."""
-        drawn = view.key("samples") if self.num_samples and asked.samples else ()
-        key = digest_of(view.messages, view.llm_calls, view.llm_steps[-1:], drawn, asked.verifier, asked.previous)
+    async def measure(self, view: StepView, proposal: Reply, instruments: Instruments = ALL) -> MeasuredStep:
+        """Return the features that these instruments give, and their bill."""
+        # keyed by all that a measurement depends on: methods that share a history measure it once
+        drawn = view.key("samples") if self.num_samples and instruments.samples else ()
+        state = (view.messages, view.llm_calls, view.llm_steps[-1:])
+        key = digest_of(*state, drawn, instruments.verifier, instruments.previous)
         measured: MeasuredStep | None = self.remembered.get(key)
         if measured is None:
-            measured = self.remembered[key] = await self._measure(view, proposal, asked)
+            measured = self.remembered[key] = await self._measure(view, proposal, instruments)
         return measured
 
-    async def _measure(self, view: StepView, proposal: Reply, asked: Instruments) -> MeasuredStep:
+    async def _measure(self, view: StepView, proposal: Reply, instruments: Instruments) -> MeasuredStep:
         samples: tuple[Sample, ...] = ()
         bill = StepBill()
-        if self.num_samples and self.slm is not None and asked.samples:
+        if self.num_samples and self.slm is not None and instruments.samples:
             reply = await self.slm.ask(
                 view,
                 num_samples=self.num_samples,
@@ -68,11 +70,11 @@ class FeatureExtractor:
             samples, bill = reply.samples, self.slm.bill(view, reply)
         scores: tuple[float, ...] = ()
         previous: float | None = None
-        if self.verifier is not None and asked.verifier:
+        if self.verifier is not None and instruments.verifier:
             texts = [proposal.text, *(sample.text for sample in samples)]
             by_text, read = await self.verifier.scores(view, texts)
             scores, bill = tuple(by_text[text] for text in texts), bill + read
-            if view.actions and asked.previous:
+            if view.actions and instruments.previous:
                 previous, read = await self._previous(self.verifier, view)
                 bill += read
         features = extract(
@@ -100,8 +102,8 @@ class FeatureExtractor:
         return self.cases.nearest(view.goal, view.observations[-1], view.actions, view.tools, view.task_id)
 
     async def _previous(self, verifier: PricedVerifier, view: StepView) -> tuple[float, StepBill]:
-        """The verifier's opinion of the action played one step before. It is on the bill where the LLM chose that
-        action; one of the small policy has been scored at its own step."""
+        """Return the verifier's score of the action played one step before, and its bill: empty where the small policy
+        chose that action, which was scored and billed at its own step."""
         before = replace(view, step=view.step - 1, messages=view.messages_at(view.step - 1))
         scores, bill = await verifier.scores(before, view.actions[-1:])
         return scores[view.actions[-1]], bill if view.step - 1 in view.llm_steps else StepBill()
@@ -109,12 +111,12 @@ class FeatureExtractor:
 
 @dataclass(frozen=True)
 class ScoreGate:
-    """A gate that makes its score of the step's features."""
+    """A gate that computes its score from the step's features."""
 
     score: Score
     extractor: FeatureExtractor
-    asked: Instruments = ALL
+    instruments: Instruments = ALL
 
     async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
-        measured = await self.extractor.measure(view, proposal, self.asked)
+        measured = await self.extractor.measure(view, proposal, self.instruments)
         return self.score(measured.features, view.seed, view.task_id, view.step), measured.bill

@@ -1,6 +1,6 @@
-"""The models of a configuration, loaded, priced and fitted: the teacher's side and the small policy's side.
+"""Factory of the models of a configuration, priced and fitted to their contexts: teacher, small policy and verifier.
 
-Heavy libraries are imported when a local model is asked for, not before.
+Heavy libraries are imported for local models only.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from r2v.verifier.judge import Judge
 from r2v.wire.message import Message, ToolSpec
 
 WIDEST = 5000
-"""Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""
+"""Most conversations, in worlds of this process, that wait for a provider's batches; a world of desk takes 24 KiB."""
 WAVE_PATIENCE = 1.0
 """Seconds that a narrow wave waits for worlds of this process, whose steps take no longer than a pass of the model."""
 _REMEMBERED: dict[str, AnswerCache] = {}
 _JOINT: dict[Path, JointBudget] = {}
-"""By the folder of an artifact's journals: teacher, small model and judge of one stage share one budget."""
+"""Folder of an artifact's journals -> budget, which teacher, small model and judge of one stage share."""
 BYTES = 3
-"""Bytes of a prompt's texts in one token, about."""
+"""Bytes of prompt text per token, fewer than measured: estimates of tokens err on the high side."""
 _AROUND = 8
-"""Tokens that a provider puts around a message, at most."""
+"""Tokens that a provider adds around a message, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +83,14 @@ _UNNAMED = Payer(folder=REPLIES / "unnamed")
 
 
 def _memory(weights: Path | None, *sections: Any) -> AnswerCache:
-    """The answers this process has already had of a model: stages that play the same weights share them."""
+    """Return this process's cache of a model's answers; stages that play the same weights share it."""
     content = None if weights is None else content_files(weights)
     return _REMEMBERED.setdefault(json.dumps([content, [identity(section) for section in sections]]), AnswerCache())
 
 
 def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None = None) -> Waves:
-    """A wave engine as wide as these conversations may be, with threads for worlds of this kind. `teacher`: who is
-    asked in them."""
+    """Return a wave engine as wide as these conversations may be, with threads for worlds of this kind. `teacher`: the
+    LLM that they ask; None: no LLM."""
     able = benchmark.capabilities
     waiting = able.waits or able.needs_network
     return Waves(
@@ -101,9 +101,9 @@ def engine(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig 
 
 
 def conversations_of(rollout: RolloutConfig, benchmark: Benchmark, teacher: TeacherConfig | None) -> int:
-    """Most conversations at the same time. `rollout.max_conversations` is what a local model's waves and worlds of
-    their own (a browser, a container, a site) bear; a provider's batches take hours whatever they hold, so that who
-    waits for them in worlds of this process waits with as many others as a batch takes."""
+    """Return the most conversations at the same time. `rollout.max_conversations` limits local models and worlds
+    outside this process (a browser, a container, a site). A provider's batches take hours at any size, so worlds of
+    this process fill them."""
     able = benchmark.capabilities
     if teacher is None or teacher.provider == "scripted":
         return rollout.max_conversations
@@ -111,20 +111,21 @@ def conversations_of(rollout: RolloutConfig, benchmark: Benchmark, teacher: Teac
         return teacher.max_conversations
     if able.waits or able.needs_network or not able.parallel:
         return rollout.max_conversations
+    # twice the requests in flight: while one half waits for replies, the other half's worlds step
     wide = 2 * teacher.max_concurrent if teacher.mode == "concurrent" else WIDEST
     return max(rollout.max_conversations, wide)
 
 
 def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:
-    """The model's name in run ids and records; the scripted expert is named after its benchmark's version."""
+    """Return the model's name in run ids and records; the scripted expert's ends with its benchmark's version."""
     if teacher.provider == "scripted":
         return f"{teacher.model_name}-v{benchmark.version}"
     return teacher.model_name
 
 
 def require_provider(teacher: TeacherConfig, *, asked: bool = True, keys: EndpointKeys = TEACHER_KEYS) -> None:
-    """Raises UsageError where the teacher can't be asked from here: no price, another provider's model, no key. A job
-    by which it is not `asked` needs no key."""
+    """Raise UsageError if the teacher cannot be asked from here: no price, another provider's model, no key. Where it
+    is not `asked`, no key is needed."""
     if teacher.provider != "scripted" and asked:
         provider_remote(teacher, _UNNAMED, keys=keys)
     elif teacher.provider != "scripted":
@@ -148,7 +149,7 @@ def priced_teacher(
 def priced_api_policy(
     policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, payer: Payer | None = None
 ) -> PricedModel:
-    """The small model behind an API, asked as requests to the teacher are sent; paid and refused as of
+    """Return the small model behind an API. Its requests are sent like the teacher's; payment and errors are those of
     `priced_teacher`."""
     endpoint = policy.as_endpoint(teacher)
     return _priced_endpoint(endpoint, cost, waves, replace(payer or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
@@ -157,15 +158,15 @@ def priced_api_policy(
 def priced_native_policy(
     policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, payer: Payer
 ) -> PricedModel:
-    """The small model behind an API as a server asks it: about another agent's conversation, tools called natively.
-    Raises as `priced_api_policy` does, and UsageError where the model takes no tools."""
+    """Return the small model behind an API for a server: it continues another agent's conversation, with native tool
+    calls. Raises as `priced_api_policy` does, and UsageError where the model takes no tools."""
     priced = priced_api_policy(policy.with_native_tools(), teacher, cost, waves, payer)
     return replace(priced, model=_OwnRules(priced.model), fit=None)
 
 
 @dataclass(frozen=True)
 class _OwnRules:
-    """A chat model that is asked about conversations with rules of their own."""
+    """A chat model for conversations that bring their own rules."""
 
     model: ChatModel
 
@@ -183,12 +184,12 @@ def _priced_endpoint(
 def priced_endpoint(
     model: ChatModel, endpoint: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys
 ) -> PricedModel:
-    """A provider's `model` as one of the pair, with its prompt cache and fitted into its context; its calls last as
-    long as `cost.llm` models them. Raises UsageError where its price is not known."""
+    """Return a provider's `model` as one of the pair, with its prompt cache and requests fitted into its context.
+    Seconds per call are modelled by `cost.llm`. Raises UsageError where its price is not known."""
     rate = teacher_rate(endpoint, keys=keys)
     cache = PromptCache.of(rate.input, cost, rate.cached, rate.write_5m)
     context = endpoint.context or rate.context
-    if context is None:
+    if context is None:  # no known limit: requests are sent whole
         return PricedModel(model, cost.llm_price, name, endpoint.max_tokens, cache)
     whole = FittedModel(model, context, endpoint.model_name)
     return PricedModel(whole, cost.llm_price, name, endpoint.max_tokens, cache, partial(fitted, context=context))
@@ -196,7 +197,7 @@ def priced_endpoint(
 
 @dataclass(frozen=True)
 class _Tempered:
-    """A chat model that samples at its own temperature unless it is asked for another."""
+    """A chat model that samples at its own temperature unless a request sets another above 0."""
 
     model: ChatModel
     temperature: float
@@ -206,8 +207,8 @@ class _Tempered:
 
 
 def judge_of(teacher: TeacherConfig, waves: Waves, payer: Payer) -> Judge:
-    """The teacher's model as a judge of single actions; its replies are kept beside its journal. Raises UsageError
-    where the teacher is scripted: its expert knows the answers."""
+    """Return the teacher's model as a judge of single actions; its replies are kept in the folder of its journal.
+    Raises UsageError where the teacher is scripted: its expert knows the answers."""
     teacher.require_judge()
     model = waves.model(provider_remote(teacher, payer))
     return Judge(model, teacher_rate(teacher).model, payer.folder / "judge.jsonl")
@@ -250,7 +251,7 @@ def provider_remote(
 
 
 def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
-    """How the teacher's requests are sent."""
+    """Return the dispatch settings of the teacher's requests."""
     return DispatchPolicy(
         mode=teacher.mode,
         max_usd=teacher.max_usd,
@@ -268,7 +269,7 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
 
 
 def told_tools(policy: PolicyConfig, benchmark: Benchmark) -> tuple[ToolSpec, ...]:
-    """The tools that the small policy and its verifier are told of, in training and while acting."""
+    """Return the tools in the prompts of the small policy and its verifier, in training and while acting."""
     return tools_of(benchmark) if policy.tools == "auto" else ()
 
 
@@ -281,7 +282,8 @@ def priced_policy(
     waves: Waves,
     tools: Sequence[ToolSpec] = (),
 ) -> PricedModel:
-    """The small policy with the weights exported in a folder (None: the base model as it is), told of these tools."""
+    """Return the small policy with the weights exported in a folder (None: the base model) and these tools in its
+    prompts."""
     backend = _policy_backend(policy, weights, cost, inference, rollout, tools)
     memory = _memory(weights, policy, inference.max_new_tokens, cost.slm_price, tools)
     return PricedModel(waves.model(backend, memory), cost.slm_price, "slm", inference.max_new_tokens)
@@ -295,7 +297,7 @@ def _policy_backend(
     rollout: RolloutConfig,
     tools: Sequence[ToolSpec],
 ) -> Backend[Request, Reply] | Remote[Request, Reply]:
-    """Who answers for the policy: a model in this process, or a serving engine."""
+    """Return the policy's backend: a model in this process, or a serving engine."""
     if policy.engine != LOCAL:
         from r2v.policy.serving import served_policy
 
@@ -325,7 +327,7 @@ def verifier_scorer(
     waves: Waves,
     tools: Sequence[ToolSpec] = (),
 ) -> Scorer:
-    """The trained verifier in a folder, as an awaitable score."""
+    """Return the trained verifier in a folder as an awaitable score."""
     backend = _verifier_backend(policy, folder, inference, rollout, tools)
     ask: Callable[[ScoreRequest], Coroutine[Any, Any, ScoreReply]] = waves.batched(
         backend, _memory(folder, policy, inference.max_new_tokens, tools), score_cache_key
@@ -336,7 +338,7 @@ def verifier_scorer(
 def _verifier_backend(
     policy: PolicyConfig, folder: Path, inference: InferenceConfig, rollout: RolloutConfig, tools: Sequence[ToolSpec]
 ) -> Backend[ScoreRequest, ScoreReply] | Remote[ScoreRequest, ScoreReply]:
-    """Who scores: a model in this process, or a serving engine that reads and a head here."""
+    """Return the verifier's backend: a model in this process, or a serving engine with the head in this process."""
     from r2v.policy.load import load_policy, load_tokenizer
 
     if policy.engine_verifier:
@@ -344,12 +346,14 @@ def _verifier_backend(
         from r2v.verifier.serving import ServedVerifier, read_head
 
         servers, adapter = scoring_servers(policy, folder)
-        encode = scoring_encoder(load_tokenizer(policy), policy, inference, tools)  # a verifier brings none
+        encode = scoring_encoder(
+            load_tokenizer(policy), policy, inference, tools
+        )  # a verifier's folder holds no tokenizer
         return ServedVerifier(servers, adapter, head=read_head(folder), encode=encode)
     from r2v.policy.shared_base import acting_policy
     from r2v.verifier.model import VerifierBackend, load
 
-    # whole weights are written over a base of their own, adapters stand on the shared one
+    # whole weights replace a base of their own; adapters are put on the shared one
     loaded = acting_policy(policy, folder) if (folder / ADAPTERS).exists() else load_policy(policy)
     model = load(folder, loaded.model)
     return VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
@@ -358,7 +362,7 @@ def _verifier_backend(
 def scoring_encoder(
     tokenizer: Any, policy: PolicyConfig, inference: InferenceConfig, tools: Sequence[ToolSpec] = ()
 ) -> Callable[[Sequence[Message], str], list[int]]:
-    """(context, action) -> the ids a verifier reads: the context as the policy sees it, then the action."""
+    """Return (context, action) -> ids of the verifier's input: the context as the policy reads it, then the action."""
     from r2v.policy.prompt_encoder import Encoder
 
     encoder = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
@@ -366,13 +370,13 @@ def scoring_encoder(
 
 
 def estimated(message: Message) -> int:
-    """Return about as many tokens as a message takes."""
+    """Return the estimated number of tokens of a message."""
     return -(-len(message.text.encode(errors="surrogatepass")) // BYTES) + _AROUND
 
 
 def fitted(request: Request, context: int) -> Request:
-    """Return the request in a context of so many tokens, its reply included. One whose goal alone is too long is left
-    to the provider to answer, and so is another agent's conversation."""
+    """Return the request shortened to a context of so many tokens, reply included. It is returned unchanged where the
+    goal alone is too long, which the provider refuses, and for another agent's conversation."""
     if request.own_rules:
         return request
     rules = system_prompt((), request.tools)
@@ -388,7 +392,7 @@ def fitted(request: Request, context: int) -> Request:
 
 
 def _newest_cut(form: Sequence[Message], keep: int) -> list[Message] | None:
-    """Return the conversation with so many tokens of its newest observation; None where nothing of it would be left."""
+    """Return the conversation with its newest observation cut to so many tokens; None where none would be left."""
     text = form[-1].text
     characters = keep * BYTES * len(text) // max(1, len(text.encode(errors="surrogatepass")))
     if form[-1].role != "tool" or characters < 2:
@@ -400,11 +404,11 @@ def _newest_cut(form: Sequence[Message], keep: int) -> list[Message] | None:
 class FittedModel:
     """A chat model whose requests are fitted into its context, in tokens, by the rule of the small policy's prompts.
 
-    A provider refuses a prompt that is too long, and at ten thousand tokens a page that is the thirteenth step. So old
-    observations are left out, half of the context at once (`r2v.policy.half_elision`), and of a page that is
-    too long itself the middle. Its tokenizer is the provider's, so tokens are estimated: BYTES bytes each, fewer than
-    were measured, so that what fits by the estimate is read. What a request shows follows from the conversation, the
-    tools, the context and the length of the reply alone, so it can be computed again from a record.
+    A provider refuses a prompt that is too long, at ten thousand tokens a page from the thirteenth step on. So old
+    observations are left out, half of the context at once (`r2v.policy.half_elision`), and the middle of a page that is
+    too long by itself. The provider's tokenizer is not at hand: tokens are estimated at BYTES bytes each, so that a
+    request that fits by the estimate is accepted. The result depends on the conversation, the tools, the context and
+    the length of the reply alone, so it can be computed again from a record.
     """
 
     model: ChatModel
@@ -412,12 +416,9 @@ class FittedModel:
     name: str
 
     async def reply(self, request: Request) -> Reply:
-        """Answer the request as it fits."""
+        """Return the reply to the request, shortened to the context."""
         shown = fitted(request, self.context)
         if shown is not request:
-            say_once(
-                logging.INFO,
-                f"  {self.name}: conversations outgrow its context of {self.context} tokens (teacher.context); old "
-                "observations, or the middle of a page that is too long itself, are left out",
-            )
+            text = f"  conversations elided to fit the context: model={self.name} teacher.context={self.context}"
+            say_once(logging.INFO, text)
         return await self.model.reply(shown)

@@ -1,12 +1,11 @@
-"""Recorded actors: the actors that played an evaluation, over models that repeat what an episode recorded of them.
+"""Recorded actors: the actors of an evaluation, over models that repeat an episode's recorded replies.
 
     actors = RecordedActors.of(benchmark, policy=..., teacher=..., inference=..., cost=..., features=...)
     act = actors.act(view, "r2v", step, threshold)        # raises NoRecord where the record lacks a reply or score
 
-Whether the LLM is asked, what is measured for that, and the tokens and seconds of the step so come from the code that
-played it (`r2v.rollout.actors`, `r2v.rollout.gates`), never from a second one. The bundled models' tokenizers are at
-hand, and so is a benchmark's own expert, which is a program: their tokens are counted anew. Those that nothing here can
-count are the recorded step's.
+The decision to ask the LLM, the features measured for it, and the tokens and seconds of a step so come from the code
+that played it (`r2v.rollout.actors`, `r2v.rollout.gates`), not from a second implementation. Tokens of bundled models
+and of a benchmark's own expert are counted anew; all others are taken from the recorded step.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ SLM: ActionSource = "slm"
 LLM: ActionSource = "llm_fallback"
 BEST_OF_K = "best_of_k"
 _REMEMBERED = 1 << 18
-"""Tokens of messages that are kept: of the episodes of one task and seed, which are audited together."""
+"""Tokens of messages in the encoder's cache: episodes of one task and seed are audited together and share them."""
 _LOWEST = -1e4
-"""Nats: no sample of a policy is less likely."""
+"""Least log-probability of a sample, in nats, that a record may claim."""
 
 T = TypeVar("T")
 
 
 class NoRecord(ValueError):
-    """A step whose record lacks a reply or a score that its method acts by."""
+    """A step whose record lacks a reply or score that its method acts by, or holds an impossible one."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,8 @@ class _ExpertModel:
 
 @dataclass(frozen=True)
 class _RecordedVerifier:
-    """A verifier that repeats recorded scores. Without a tokenizer its first call has read `uncounted`, the tokens of
-    all its calls at the step, and the others nothing."""
+    """A verifier that repeats recorded scores. Without a tokenizer its first call reports `uncounted`, the tokens of
+    all its calls at the step, and later calls report none."""
 
     encode: Encoder | None
     uncounted: list[int]
@@ -101,10 +100,10 @@ class _Side:
 
     priced: PricedModel
     rate: Rate | None = None
-    """Of a provider's model."""
+    """Prices of a provider's model; None for others."""
 
     def replying(self, samples: tuple[Sample, ...], tokens_in: int, tokens_out: int) -> PricedModel:
-        """The model with one recorded reply. Raises NoRecord for a negative count."""
+        """Return the model with one recorded reply. Raises NoRecord for a negative token count."""
         if min(tokens_in, tokens_out) < 0:
             raise NoRecord(f"{tokens_in} tokens of a prompt and {tokens_out} of a reply are recorded")
         if self.rate is None:
@@ -144,8 +143,8 @@ class RecordedActors:
         cost: CostConfig,
         features: Sequence[str],
     ) -> RecordedActors:
-        """The instruments for these settings; nothing that a folder names is loaded. Raises UsageError where the price
-        of a provider's model is not known here."""
+        """Return the actors for these settings; no file that a results folder names is loaded. Raises UsageError where
+        the price of a provider's model is not known."""
         expert, encode, unasked = None, None, _RecordedModel(Reply(samples=(), usage=Usage(), model=""))
         slm = _Side(priced=PricedModel(unasked, cost.slm_price, SMALL_MODEL, inference.max_new_tokens))
         cache = PromptCache.of(cost.llm.input, cost)
@@ -158,7 +157,7 @@ class RecordedActors:
             name = teacher_name(teacher, benchmark)
             expert = ScriptedBackend(benchmark.expert, name=name, price=cost.llm_price)
         if not policy.is_api and policy.model_name in BUNDLED:
-            from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
+            from transformers import PreTrainedTokenizerFast  # the same as AutoTokenizer for these files, without torch
 
             tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED[policy.model_name])
             reserve, tools = inference.max_new_tokens, told_tools(policy, benchmark)
@@ -176,8 +175,8 @@ class RecordedActors:
         )
 
     def act(self, view: StepView, method: str, step: Step, threshold: float | None) -> Act:
-        """Return what the method, or at a threshold the router of this name, does at a step with the recorded replies
-        and score. Raises NoRecord."""
+        """Return the act of the method, or of the router of this name at a threshold, given the recorded replies and
+        score. Raises NoRecord."""
         if self._continues(step):
             return Act(text=step.action.raw_text, source=step.action_source, decision=step.decision, said=step.said)
         slm, llm = GreedyActor(self._small(view, step), SLM), GreedyActor(self._large(step), LLM)
@@ -193,13 +192,13 @@ class RecordedActors:
         return _finished(slm.act(view))
 
     def expert_reply(self, view: StepView) -> Reply | None:
-        """What the LLM says at a step; None where it is not at hand."""
+        """Return the LLM's reply at a step; None where the LLM is not the benchmark's expert."""
         if self.expert is None:
             return None
         return _finished(replace(self.llm.priced, model=_ExpertModel(self.expert)).ask(view))
 
-    def asked(self, view: StepView, recorded: Step) -> Act:
-        """Return the LLM's act at a step; where it is not at hand, the recorded one."""
+    def llm_act(self, view: StepView, recorded: Step) -> Act:
+        """Return the LLM's act at a step; the recorded one where the LLM is not the benchmark's expert."""
         return _finished(GreedyActor(self._large(recorded), LLM).act(view))
 
     def _continues(self, step: Step) -> bool:
@@ -209,17 +208,17 @@ class RecordedActors:
         return step.said is not None and CONTINUES in step.said.extra and self.encode is None
 
     def _small(self, view: StepView, step: Step, samples: tuple[Sample, ...] = ()) -> PricedModel:
-        """The small policy, which repeats its recorded reply; its prompt is counted anew where that can be."""
+        """Return the small policy, which repeats its recorded reply; its prompt is counted anew where it can be."""
         proposal, own = step.proposal or Proposal(text=step.action.raw_text), step.action_source == SLM
         sample = Sample(text=proposal.text, message=step.said if own else None, reply_id=step.reply_id if own else None)
         return self.slm.replying(samples or (sample,), self._prompt(view, proposal.tokens_in), proposal.tokens_out)
 
     def _prompt(self, view: StepView, recorded: int) -> int:
-        """The tokens of the small policy's prompt, where they cannot be counted as recorded."""
+        """Return the tokens of the small policy's prompt, counted with its tokenizer, else as recorded."""
         return recorded if self.encode is None else len(self.encode(view.messages))
 
     def _large(self, step: Step) -> PricedModel:
-        """The LLM: the benchmark's expert, else the recorded action with the recorded tokens."""
+        """Return the LLM: the benchmark's expert, else the recorded action with the recorded tokens."""
         if self.expert is not None:
             return replace(self.llm.priced, model=_ExpertModel(self.expert))
         sample = Sample(text=step.action.raw_text, message=step.said, reply_id=step.reply_id)
@@ -229,8 +228,8 @@ class RecordedActors:
     def _routed(
         self, slm: GreedyActor, llm: GreedyActor, view: StepView, method: str, step: Step, threshold: float
     ) -> Routed:
-        """The routed pair, whose gate measures what it measured and gives the recorded score, or the keyed one of a
-        router that looks at nothing."""
+        """Return the routed pair, whose gate measures the same features and gives the recorded score, or the keyed
+        score of a router that reads no feature."""
         inference, features = self.inference, self.features
         given = None if step.decision is None else step.decision.p_escalate
         if needs_score(threshold) and not (given is not None and 0 <= given <= 1):
@@ -239,18 +238,19 @@ class RecordedActors:
         needed = instruments(method, features)
         drawn = inference.num_candidates if needed.samples else 0
         tokens, proposal = step.tokens or Tokens(), step.proposal or Proposal(text="")
-        unkept = (Sample(text=""),) * drawn
+        # samples are not recorded: their tokens are the step's less the proposal's
+        unrecorded = (Sample(text=""),) * drawn
         spent = (tokens.slm_in - proposal.tokens_in, tokens.slm_out - proposal.tokens_out) if drawn else (0, 0)
         extractor = FeatureExtractor(
             inference,
             verifier=self._verifier(step, encode=None if drawn else self.encode),
-            slm=self.slm.replying(unkept, self._prompt(view, spent[0]), spent[1]),
+            slm=self.slm.replying(unrecorded, self._prompt(view, spent[0]), spent[1]),
             num_samples=drawn,
         )
         return Routed(slm.model, llm.model, ScoreGate(score, extractor, needed), threshold, inference.max_llm_calls)
 
     def _best_of_k(self, view: StepView, step: Step) -> BestOfK:
-        """Best of the recorded candidates by their recorded scores."""
+        """Return the best-of-K actor over the recorded candidates and scores."""
         inference, decision = self.inference, step.decision
         candidates = () if decision is None else decision.candidates
         if len(candidates) != inference.num_candidates:
@@ -267,7 +267,7 @@ class RecordedActors:
         return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
 
     def _verifier(self, step: Step, encode: Encoder | None, scores: dict[str, float] | None = None) -> PricedVerifier:
-        """The verifier, whose tokens without a tokenizer, or for samples that are stored nowhere, are as recorded."""
+        """Return the verifier. Its tokens are as recorded without a tokenizer, and for samples that are not stored."""
         if (read := (step.tokens or Tokens()).verifier_in) < 0:
             raise NoRecord(f"a verifier that read {read} tokens is recorded")
         return PricedVerifier(_RecordedVerifier(encode, [read], scores or {}), self.cost.slm_price)
@@ -278,7 +278,7 @@ def _of_endpoint(unasked: ChatModel, endpoint: TeacherConfig, cost: CostConfig, 
 
 
 def _finished(play: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing, as one over recorded models does."""
+    """Return the result of a coroutine that never waits, such as one over recorded models."""
     try:
         play.send(None)
     except StopIteration as stop:

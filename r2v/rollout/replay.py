@@ -1,9 +1,9 @@
-"""Replay of one episode: its recorded actions are played again, and the whole record is made anew from what happens.
+"""Replay of one episode: its recorded actions are played again, and the record is rebuilt from the outcome.
 
-    replay_episode(world, spec, episode).problems       # nothing, where the record is what was played
+    replay_episode(world, spec, episode).problems       # empty where the rebuilt record equals the stored one
 
-Whatever the world decides is compared leaf by leaf: success, termination, rewards, observations, perturbations, safety
-labels, a claimed fault, goal, split and seeds. So are the decisions and the bill of an actor that is given.
+Every value that the world decides is compared: success, termination, rewards, observations, perturbations, safety
+labels, a claimed fault, goal, split and seeds. With an actor, its decisions and bill are compared too.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 _BILL = ("tokens", "total_cost", "cached_cost", "sim_time_seconds")
 _SHOWN = 60
 _ROUNDED_USD = 2e-10
-"""Two sums of the same tokens' costs differ by less: a verifier's reading of several actions is kept as one count."""
+"""Tolerance in USD between two sums over the same tokens: a verifier's reads of several actions are one count."""
 FAULT, UNANSWERED = "claimed fault", "claimed refusal"
 NO_ANSWER = tuple(kind for kind in MODEL_FAILURES if kind != "unparsed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What playing an episode's actions again came to."""
+    """The outcome of playing an episode's actions again."""
 
     views: tuple[StepView, ...]
-    """What an actor saw before each action."""
+    """The actor's view before each action."""
     problems: tuple[tuple[str, str], ...]
-    """(kind, what differs)."""
+    """(kind, difference)."""
     fault_given: bool
     """True if the world ended the episode by a fault here too."""
 
 
 def recorded_act(view: StepView, step: Step) -> Act:
-    """The recorded act of a step, billed its tokens alone."""
+    """Return the recorded act of a step; its bill holds the recorded tokens alone."""
     proposal = None
     if step.proposal is not None:
         usage = Usage(tokens_in=step.proposal.tokens_in, tokens_out=step.proposal.tokens_out)
@@ -62,11 +62,11 @@ def replay_episode(
     spec: EpisodeSpec,
     episode: Episode,
     actor: Callable[[StepView, Step], Act] = recorded_act,
-    kept: Callable[[Episode], Episode] = lambda episode: episode,
+    stored: Callable[[Episode], Episode] = lambda episode: episode,
 ) -> Replay:
-    """Play the actions of an episode in the world of `spec`, which says what the plan says of it; the actor says how
-    each was chosen, and `kept` makes of a whole episode what is recorded of it. Never raises for what an episode holds:
-    a world that a hostile action breaks is a finding."""
+    """Play the actions of an episode again in the world of `spec`, the planned episode. `actor` gives the decision and
+    bill of each action; `stored` turns a whole episode into its stored form. Never raises for an episode's content: a
+    world that a hostile action breaks is a problem in the result."""
     views: list[StepView] = []
     chosen: list[tuple[str, str]] = []
     session = world.start(spec)
@@ -80,11 +80,11 @@ def replay_episode(
             session.apply(_chosen(actor, views[-1], step, chosen))
     except Unjudged as error:
         return _unplayed("unjudged", str(error))
-    except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
+    except Exception as error:  # actions come from an untrusted file, and a world may raise anything
         return _unplayed("replay", f"{type(error).__name__}: {error}")
     finally:
         session.close()
-    differences = _differences(session, kept(session.episode()), episode, billed=actor is not recorded_act)
+    differences = _differences(session, stored(session.episode()), episode, billed=actor is not recorded_act)
     return _outcome(session, views, [*chosen, *differences])
 
 
@@ -93,7 +93,7 @@ def _unplayed(kind: str, text: str) -> Replay:
 
 
 def _chosen(actor: Callable[[StepView, Step], Act], view: StepView, step: Step, problems: list[tuple[str, str]]) -> Act:
-    """The actor's act with the recorded action, so that the replay stays on its path."""
+    """Return the actor's act with the recorded action, so that the replay stays on its path."""
     try:
         act = actor(view, step)
     except NoRecord as error:
@@ -130,7 +130,7 @@ def _differences(session: Session, executed: Episode, episode: Episode, *, bille
     for name in ("total_cost", "cached_cost"):
         if isinstance(recorded_usd := recorded[name], float) and abs(recorded_usd - played[name]) < _ROUNDED_USD:
             played[name] = recorded_usd
-    played["wall_time_seconds"] = recorded["wall_time_seconds"]
+    played["wall_time_seconds"] = recorded["wall_time_seconds"]  # a replay takes its own time
     if episode.wall_time_seconds is not None:
         yield "wall_time_seconds", "is not recorded in an evaluation"
     skipped = {"success", "env_fault", "outcome_reason"} | (
@@ -145,7 +145,7 @@ def _differences(session: Session, executed: Episode, episode: Episode, *, bille
 
 
 def _unequal(recorded: Any, played: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """The leaves in which two records differ."""
+    """Yield (path, recorded, played) of the leaves in which two records differ."""
     if isinstance(recorded, dict) and isinstance(played, dict) and recorded.keys() == played.keys():
         for name, value in recorded.items():
             yield from _unequal(value, played[name], f"{path}.{name}")

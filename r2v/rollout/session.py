@@ -50,7 +50,7 @@ REFUSED = "no answer: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeSpec:
-    """Which episode to play: a task under a seed, a condition and a perturbation seed, by a named method."""
+    """An episode to play: a task under a seed, a condition and a perturbation seed, by a named method."""
 
     task: Task
     seed: int
@@ -73,11 +73,11 @@ class RolloutWorld:
     sites: SitePool | None = None
 
     def start(self, spec: EpisodeSpec) -> Session:
-        """A session before its first observation; nothing runs yet."""
+        """Return a session before its first observation; nothing runs yet."""
         return Session(self, self._played(spec))
 
     def identity_of(self, spec: EpisodeSpec) -> str:
-        """The id of the episode that a spec is played as."""
+        """Return the id of the episode of a spec."""
         played = self._played(spec)
         return episode_id(played.task.task_id, played.seed, played.perturbation_seed)
 
@@ -86,7 +86,7 @@ class RolloutWorld:
         return spec if self.perturbations.active(spec.condition) else replace(spec, perturbation_seed=None)
 
     def environment(self, spec: EpisodeSpec, site: str | None = None) -> PerturbedEnv:
-        """A fresh environment, guarded, and perturbed as the condition says."""
+        """Return a fresh environment, guarded, and perturbed according to the condition."""
         return wrap(
             GuardedEnv(self.benchmark, site),
             self.benchmark,
@@ -120,7 +120,7 @@ class Session:
         self._opened = self._closed = False
 
     def open(self) -> None:
-        """Set the world up and take the first observation; of a fork: bring it to where the fork was taken."""
+        """Set the world up and take the first observation; a fork's world is brought to the fork's point."""
         self._opened = True
         if self._catch_up is None:
             observation, info = self._env.reset(seed=self.spec.seed, task=self.spec.task)
@@ -131,10 +131,10 @@ class Session:
         if self.termination is not None:
             self.close()
         else:
-            self._tool_names = {tool.name for tool in self._env.tool_specs()}  # a branch may end before it is viewed
+            self._tool_names = {tool.name for tool in self._env.tool_specs()}  # a branch may end before its first view
 
     def apply(self, act: Act) -> None:
-        """Execute an action and take what comes of it."""
+        """Execute an action, and record its observation and reward; close the world where the episode ends."""
         observation, reward, terminated, truncated, info = self._env.step(act.text)
         self.acts.append(act)
         self.rewards.append(reward)
@@ -153,7 +153,7 @@ class Session:
             self.termination = "env_error"
 
     def snapshot(self) -> Any:
-        """The world's state, which a fork's world can be put in. Raises WorldFault where the world breaks."""
+        """Return the world's state, which a fork's world can restore. Raises WorldFault where the world breaks."""
         return self._env.snapshot()
 
     def fault(self, reason: str) -> None:
@@ -162,26 +162,27 @@ class Session:
         self.termination = "env_error"
 
     def close(self) -> None:
-        """Give the world back; it is also done by the step that ends the episode. The record stays."""
+        """Close the world, as the step that ends the episode does. The record stays."""
         self._env.close()
         self._closed = True
 
     @asynccontextmanager
     async def live(self, waves: Waves) -> AsyncIterator[None]:
-        """The session with its world, opened here unless it is open already, and closed however this ends. A question
-        that a model refuses, or that is too long for it, ends the episode as its failure; an answer that is lost for
-        good, as a fault of the world. Neither is raised: the caller makes the record of what was played."""
+        """Open the session's world, unless it is open, and close it however the block ends. A request that a model
+        refuses, or that is too long for it, ends the episode as its failure; a reply that is lost for good ends it as a
+        fault of the world. Neither is raised, so that the caller can record the episode."""
         async with placed(self.world.sites, self.spec.task, waves) as site:
             if site is not None and not self._opened:
+                # the environment of __init__ knew no site, and nothing has run in it
                 self._env = self.world.environment(self.spec, site)
             try:
                 if not self._opened:
                     await waves.world(self.open)
                 yield
             except Unanswered as error:
-                if not error.final:
+                if not error.final:  # the reply may yet come: the episode is played again later
                     raise
-                if error.outcome is None:
+                if error.outcome is None:  # lost: no failure of the model
                     self.fault(f"{REFUSED}{error}")
                     return
                 self.termination, self.outcome, self.outcome_reason = "no_answer", error.outcome, str(error)
@@ -190,7 +191,7 @@ class Session:
                     await waves.close(self.close)
 
     def view(self) -> StepView:
-        """What an actor may see now."""
+        """Return the actor's view of the current step."""
         actions = tuple(act.text for act in self.acts)
         tools = self._env.tool_specs()
         self._tool_names = {tool.name for tool in tools}
@@ -211,7 +212,7 @@ class Session:
         )
 
     def _messages(self, actions: tuple[str, ...]) -> tuple[Message, ...]:
-        """The conversation; a turn of a model that calls tools natively is as it gave it."""
+        """Return the conversation; a turn with native tool calls is in the model's own form."""
         plain = build_messages(self.goal, self.observations, actions)
         acts = iter(self.acts)
         return tuple((next(acts).said or message) if message.role == "assistant" else message for message in plain)
@@ -223,16 +224,18 @@ class Session:
 
     @property
     def success(self) -> bool:
-        """What the world said; False until it has said yes."""
+        """True if the world reported success at the latest step."""
         return bool(self.infos and self.infos[-1].success)
 
     async def finish(
         self, actor: Actor, waves: Waves, before_action: Callable[[Session, Act], Awaitable[None]] | None = None
     ) -> Episode:
-        """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
+        """Play to the end; return the episode. `before_action(session, act)` is awaited before each action is
+        executed."""
         async with self.live(waves):
             waiting: list[Act] = []
             while self.termination is None:
+                # later calls of a reply are executed before the actor is asked again
                 act = waiting.pop(0) if waiting else await actor.act(self.view())
                 waiting += act.rest
                 if before_action is not None:
@@ -241,7 +244,7 @@ class Session:
         return self.episode()
 
     def episode(self) -> Episode:
-        """The record of what was played."""
+        """Return the record of the episode."""
         spec, last, bill = self.spec, self.infos[-1], sum((act.bill for act in self.acts), StepBill())
         steps = tuple(self._step(index) for index in range(len(self.acts)))
         applied = [p for info in self.infos[: len(self.acts)] for p in info.perturbations]
@@ -260,6 +263,7 @@ class Session:
             success=self.success,
             partial_score=last.partial_score,
             termination=self.termination or "max_steps",
+            # rounded: the order of a sum must not change the record
             total_cost=round(bill.cost, 10),
             cached_cost=round(bill.cached_cost, 10),
             tokens=bill.tokens,
@@ -276,7 +280,7 @@ class Session:
         )
 
     def _outcome(self, steps: Sequence[Step]) -> EpisodeOutcome:
-        """`unparsed` where the episode has failed, and most replies were no calls of its tools."""
+        """Return the outcome: `unparsed` if the episode failed and most replies were not calls of its tools."""
         prose = sum(step.action.action_type not in self._tool_names for step in steps)
         failed = self.outcome == "played" and not self.success and self.infos[-1].env_fault is None
         return "unparsed" if failed and self._tool_names and 2 * prose > len(steps) else self.outcome
@@ -304,7 +308,7 @@ class Session:
 
 
 def _proposal(act: Act) -> Proposal | None:
-    """The small policy's action in the record, where it was asked."""
+    """Return the small policy's reply for the record; None where it was not asked."""
     by_router = act.decision is not None and act.decision.escalated
     if act.proposal is None or not (act.source == "slm" or by_router):
         return None
@@ -321,8 +325,8 @@ def episode_specs(
     method: str,
     limit: int | None = None,
 ) -> list[EpisodeSpec]:
-    """The episodes of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
-    perturbation seed (cyclic)."""
+    """Return the episodes of a split's first `limit` tasks: every task once per seed, the i-th seed under the i-th
+    perturbation seed (cyclic). Raises EmptyResult where the split has no task."""
     splits = assign(benchmark.tasks(), by=selection.split_by, seed=selection.split_seed)
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == split][:limit]
     if not tasks:
@@ -351,5 +355,5 @@ def play_many(
     specs: Sequence[EpisodeSpec],
     actor: Actor,
 ) -> list[Episode]:
-    """Play all the specs concurrently; episodes in the order of `specs`."""
+    """Play all the specs concurrently; return the episodes in their order."""
     return waves.run(partial(world.start(spec).finish, actor, waves) for spec in specs)

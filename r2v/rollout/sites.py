@@ -1,14 +1,14 @@
-"""Sites: worlds that share state (a shop that every episode buys from), and who may play on which of them when.
+"""Site sets: worlds that share state (a shop that every episode buys from), and the leases that episodes play under.
 
     sites = SitePool.of(config.rollout, benchmark, root)       # None where worlds share nothing
-    async with placed(sites, task, waves) as site: ...         # the site set that an episode's world lives on
+    async with placed(sites, task, waves) as site: ...         # the name of the episode's site set
 
-A benchmark says by `Capabilities.parallel=False` that its worlds share a site set, how many episodes that only read it
-go side by side (`per_site`), and which tasks change it (`Task.mutates`). Those run alone on a site set, which the
-benchmark's `reset` puts back before each. `rollout.sites` names several sets, each with a state of its own; without it
-there is the one that the benchmark is built with. A set is held by a lease while something is played on it, so any
-number of processes share the sets. Who asked first is served first: a task that changes a site is not starved by
-those that only read.
+A benchmark whose worlds share a site set has `Capabilities.parallel=False`; `per_site` is the number of read-only
+episodes that may run on it at a time, and `Task.mutates` marks the tasks that change it. These run alone on a site set,
+which the benchmark's `reset` restores before each. `rollout.sites` names several sets, each with its own state; the
+default is the one that the benchmark is built with. A set is leased while an episode runs on it, so any number of
+processes share the sets. Requests are served in order, so that read-only tasks do not starve one that changes a
+site.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from r2v.storage.lease import lease
 from r2v.storage.paths import SITE_LEASES
 
 _LOOK_AGAIN = 0.5
-"""Seconds between two looks at site sets that other processes hold."""
+"""Seconds between two tries to lease site sets that other processes hold."""
 _PLACED: ContextVar[Site | None] = ContextVar("placed", default=None)
-"""Where this conversation's episode lives: a branch of it that is played meanwhile lives there too."""
+"""The site set of this conversation's episode; branches of the episode run on it too."""
 
 
 @dataclass
 class Site:
-    """One site set. `name` is None for the one that the benchmark is built with."""
+    """A site set. `name` is None for the one that the benchmark is built with."""
 
     name: str | None
     path: Path
-    """Of its lease."""
+    """Path of its lease."""
     readers: int = 0
     writing: bool = False
     held: ExitStack | None = None
@@ -49,11 +49,11 @@ class Site:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of this process is played on it."""
+        """True if no episode of this process runs on it."""
         return not self.readers and not self.writing
 
     def take(self) -> bool:
-        """Hold its lease; False where another process does."""
+        """Lease it; return False if another process holds the lease."""
         if self.held is None:
             held = ExitStack()
             try:
@@ -64,15 +64,15 @@ class Site:
         return True
 
     def give_back(self) -> None:
-        """Let others have it."""
+        """Release the lease."""
         if self.held is not None:
             self.held.close()
             self.held = None
 
 
 @dataclass
-class _Asking:
-    """An episode that waits for a place."""
+class _SiteRequest:
+    """An episode's request for a site set."""
 
     alone: bool
     answer: asyncio.Future[Site]
@@ -80,8 +80,8 @@ class _Asking:
 
 @asynccontextmanager
 async def placed(sites: SitePool | None, task: Task, waves: Waves) -> AsyncIterator[str | None]:
-    """With a place for an episode of the task, where worlds share sites: the name of the site set. None: the one that
-    the benchmark is built with, or worlds share nothing."""
+    """Yield the name of a site set held for an episode of the task; None for the one that the benchmark is built with,
+    and where worlds share nothing."""
     if sites is None:
         yield None
         return
@@ -95,12 +95,12 @@ class SitePool:
 
     sites: list[Site]
     per_site: int
-    _queue: list[_Asking] = field(default_factory=list)
+    _queue: list[_SiteRequest] = field(default_factory=list)
 
     @classmethod
     def of(cls, rollout: RolloutConfig, benchmark: Benchmark, root: Path) -> SitePool | None:
-        """The pool; None where worlds share nothing. Raises UsageError where sites are named that the benchmark cannot
-        take."""
+        """Return the pool; None where worlds share nothing. Raises UsageError for `rollout.sites` of a benchmark that
+        cannot use them."""
         able = benchmark.capabilities
         if rollout.sites and (able.parallel or not isinstance(benchmark, Sited)):
             raise UsageError(
@@ -115,66 +115,67 @@ class SitePool:
 
     @asynccontextmanager
     async def place(self, task: Task, waves: Waves) -> AsyncIterator[Site]:
-        """Wait for a place for an episode of the task, and give it back at the end. Within one it is the same place."""
+        """Yield a site set for an episode of the task, once one is free, and give it back at the end. A branch of the
+        episode gets the same one."""
         if (placed := _PLACED.get()) is not None:
             yield placed
             return
-        asking = _Asking(task.mutates, asyncio.get_running_loop().create_future())
-        self._queue.append(asking)
+        request = _SiteRequest(task.mutates, asyncio.get_running_loop().create_future())
+        self._queue.append(request)
         try:
             self._serve()
-            site = await waves.wait(asking.answer)
-        except BaseException:
-            self._forget(asking)
+            site = await waves.wait(request.answer)
+        except BaseException:  # cancelled: a site set may have been given meanwhile
+            self._forget(request)
             raise
         token = _PLACED.set(site)
         try:
             yield site
         finally:
             _PLACED.reset(token)
-            self._leave(site, asking)
+            self._leave(site, request)
 
-    def _forget(self, asking: _Asking) -> None:
-        """Of an episode that was cancelled while it waited."""
-        if asking in self._queue:
-            self._queue.remove(asking)
-        elif asking.answer.done() and not asking.answer.cancelled():
-            self._leave(asking.answer.result(), asking)
+    def _forget(self, request: _SiteRequest) -> None:
+        """Withdraw the request of an episode that was cancelled while it waited."""
+        if request in self._queue:
+            self._queue.remove(request)
+        elif request.answer.done() and not request.answer.cancelled():
+            self._leave(request.answer.result(), request)
 
-    def _leave(self, site: Site, asking: _Asking) -> None:
-        if asking.alone:
+    def _leave(self, site: Site, request: _SiteRequest) -> None:
+        if request.alone:
             site.writing = False
         else:
             site.readers -= 1
         self._serve()
 
     def _serve(self) -> None:
-        """Give places in the order of asking. Who must be alone and can't be yet reserves the set with the fewest
-        readers, which nobody behind is given."""
+        """Give site sets in the order of the requests. A task that must be alone, and cannot be yet, reserves the set
+        with the fewest readers, which no later request gets."""
         reserved: list[Site] = []
         held_elsewhere = False
-        for asking in [*self._queue]:
-            if asking.answer.done():  # cancelled
-                self._queue.remove(asking)
+        for request in [*self._queue]:
+            if request.answer.done():  # cancelled
+                self._queue.remove(request)
                 continue
             free = [site for site in self.sites if site not in reserved and not site.writing]
-            fitting = [site for site in free if (site.idle if asking.alone else site.readers < self.per_site)]
+            fitting = [site for site in free if (site.idle if request.alone else site.readers < self.per_site)]
             site = next((site for site in sorted(fitting, key=lambda site: site.readers) if site.take()), None)
             held_elsewhere |= bool(fitting) and site is None
             if site is not None:
-                self._queue.remove(asking)
-                site.writing, site.readers = asking.alone, site.readers + (not asking.alone)
-                asking.answer.set_result(site)
-            elif asking.alone and free and not fitting:
+                self._queue.remove(request)
+                site.writing, site.readers = request.alone, site.readers + (not request.alone)
+                request.answer.set_result(site)
+            elif request.alone and free and not fitting:
                 reserved.append(min(free, key=lambda site: site.readers))
-        for site in self.sites:
+        for site in self.sites:  # other processes may lease it
             if site.idle:
                 site.give_back()
-        if held_elsewhere:
+        if held_elsewhere:  # poll: other processes send no signal
             asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._serve)
 
 
 def _label(name: str) -> str:
-    """A site's name as a file's: what of it a folder may hold, and a hash where that is not all of it."""
+    """Return a site's name as a file name: other characters are replaced, and a hash is added where any were."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

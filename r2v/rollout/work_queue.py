@@ -2,16 +2,16 @@
 
     cell = Cell(what="noisy r2v", identity=runner.identity.method("r2v", 0.4), specs=specs, play=play, kinds=(Episode,))
     player = BlockPlayer(waves, EpisodeCache.of(work), size=256)
-    player.play([cell])                         # returns when every play is in the cache, whoever played it
+    player.play([cell])                         # returns when every play is in the cache
     for records in player.records(cell): ...    # read from the cache, one play at a time
 
 A cell is a set of episodes to be played in one way. A play is one of its specs (a task under a seed, a condition and a
-perturbation seed) played in that way, and comes to some dataclass records. A block is some tasks with all plays of
-them, in all cells; it depends on the tasks, their seeds and conditions, and the size, and not on the number of methods.
+perturbation seed) played in that way; its result is some dataclass records. A block is some tasks with all their plays,
+in all cells; it depends on the tasks, their seeds and conditions, and the size, and not on the number of methods.
 
 A worker leases a block while it plays it. The cells of a block are played side by side, so that methods that share a
 history share its replies, and the next block is taken when conversations become free for it, so that the engine's waves
-stay wide however small blocks are (guided self-scheduling). A worker takes no block while it holds more than its share
+stay wide even for small blocks (guided self-scheduling). A worker takes no block while it holds more than its share
 of the missing plays, or, where worlds compute (side by side they are one chain of waves), than fill its engine. A
 worker that is killed loses the plays in flight; its leases expire, and another worker takes its blocks.
 """
@@ -45,19 +45,21 @@ from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.lease import holder, lease
 
 PLAYS_VERSION = 3
-"""Raised whenever a play of the same identity would come out otherwise: older plays are not used then."""
+"""Part of every play's key; raised when a play of the same identity would give other records, so that older plays are
+not reused."""
 
-_MOST_IN_HAND = 16
-"""Plays that a worker holds at most, in widths of its engine: methods share histories, so that many are one wave."""
-_MOST_TAKEN = 64
-"""Blocks that are taken at a time, at most: each is a lease with a heartbeat."""
-_GIVE_UP = 3
-"""How often what was just played may turn out damaged when it is read."""
+_MOST_HELD = 16
+"""Most plays that a worker holds, in widths of its engine: methods share histories, so several plays ask one
+request."""
+_MOST_LEASED = 64
+"""Most blocks leased at a time: each lease has a heartbeat."""
+_ATTEMPTS = 3
+"""Times that a play is read, and played again if its line turns out damaged."""
 _WORKER = "player-"
-"""How the name of a worker's own lease begins."""
+"""Prefix of the name of a worker's own lease."""
 
 Play = Callable[[EpisodeSpec], Coroutine[Any, Any, Sequence[Any]]]
-"""Plays one task; what it came to, as dataclass records."""
+"""Plays one spec; returns dataclass records."""
 Sleep = Callable[[float], None]
 
 
@@ -66,17 +68,17 @@ class Cell:
     """Episodes to be played in one way."""
 
     what: str
-    """Names the cell in progress bars and errors."""
+    """Name of the cell in progress bars and errors."""
     specs: Sequence[EpisodeSpec]
     play: Play
     kinds: tuple[type, ...]
     """The dataclasses of its records."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """What determines a play beside its spec, as plain values: world, method, threshold, contents of models."""
+    """Plain values that determine a play together with its spec: world, method, threshold, contents of models."""
 
     def play_keys(self) -> list[str]:
         """Return the keys of its plays, in the order of `specs`: 32 hex digits each, a hash of everything that
-        determines the play. Two cells that ask for the same play, in two stages or a year apart, share it."""
+        determines the play. Cells of any stage and run that need the same play share it."""
         way = json.dumps([PLAYS_VERSION, self.identity], sort_keys=True)
         return [_key(way, spec) for spec in self.specs]
 
@@ -90,8 +92,8 @@ def _key(way: str, spec: EpisodeSpec) -> str:
 
 
 def _payload(task: Task) -> str:
-    """Return the task's payload as text; "" where a user's benchmark put into it what JSON cannot hold: such a task is
-    known by its name, its goal and its benchmark's version."""
+    """Return the task's payload as text; "" where a user's benchmark put values into it that JSON cannot hold. Such a
+    task is identified by its name, its goal and its benchmark's version."""
     try:
         return json.dumps(task.payload, sort_keys=True)
     except (TypeError, ValueError):
@@ -99,11 +101,11 @@ def _payload(task: Task) -> str:
 
 
 async def play_and_keep(key: str, cell: Cell, spec: EpisodeSpec, keep: Callable[[str, Sequence[Any]], None]) -> None:
-    """Play one spec of a cell, and pass its key and records to `keep`. Raises Unanswered where a question may yet be
-    answered."""
+    """Play one spec of a cell, and pass its key and records to `keep`. Raises Unanswered where a reply may yet
+    come."""
     try:
         records = await cell.play(spec)
-    except Unanswered as error:  # asked beside the episode: of a branch, a candidate, a score
+    except Unanswered as error:  # of a branch, a candidate or a score; `Session.live` handles the episode's own
         if not error.final:
             raise
         records = [BrokenPlay(reason=f"{REFUSED}{error}")]
@@ -111,24 +113,24 @@ async def play_and_keep(key: str, cell: Cell, spec: EpisodeSpec, keep: Callable[
 
 
 def measured(cell: Cell, player: BlockPlayer, faults: list[str] | None = None) -> Iterator[Sequence[Any]]:
-    """Play a cell, and yield the records of each play that no fault ended, of the world or a refused question. The
+    """Play a cell, and yield the records of each play without a fault (the world broke, a request was refused). The
     others' reasons are added to `faults`, and logged in one line. Raises as `BlockPlayer.play` does."""
     player.play([cell], cell.what)
-    cells: list[str] = []
+    reasons: list[str] = []
     for records in player.records(cell):
         if (fault := fault_of(records)) is None:
             yield records
         else:
-            cells.append(fault)
-    tell_faults(cell.what, cells, len(cell.specs))
+            reasons.append(fault)
+    log_faults(cell.what, reasons, len(cell.specs))
     if faults is not None:
-        faults += cells
+        faults += reasons
 
 
-def tell_faults(what: str, faults: Sequence[str], count: int) -> None:
-    """Log how many of `count` plays measured nothing, and why the first did not."""
+def log_faults(what: str, faults: Sequence[str], count: int) -> None:
+    """Log how many of `count` plays measured nothing, and the first one's reason."""
     if faults:
-        logger.warning("  %s: %d of %d episodes were not measured, first: %s", what, len(faults), count, faults[0])
+        logger.warning("  not measured: cell=%s episodes=%d/%d first_reason=%s", what, len(faults), count, faults[0])
 
 
 def require_measured(played: Iterator[Sequence[Any]]) -> None:
@@ -140,8 +142,8 @@ def require_measured(played: Iterator[Sequence[Any]]) -> None:
         faults.append(fault)
     if faults:
         raise EnvironmentFault(
-            f"the world broke in all {len(faults)} episodes, first: {faults[0]}; mend it "
-            "(`r2v check-env` tells what is wrong with a benchmark) and run the same command again"
+            f"the world broke in all {len(faults)} episodes, first: {faults[0]}; fix it "
+            "(`r2v check-env` lists a benchmark's errors) and run the same command again"
         )
 
 
@@ -151,7 +153,7 @@ Plays = dict[str, tuple[Cell, EpisodeSpec]]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some tasks with all plays of them."""
+    """A block: the tasks, with all their plays, that one worker leases at a time."""
 
     name: str
     plays: Plays
@@ -162,7 +164,7 @@ class Block:
 
 
 def block_size(rollout: RolloutConfig) -> int:
-    """Return how many episodes of one method a block holds: so many that the engine's waves stay full to its end."""
+    """Return the episodes of one method in a block; auto: enough for the engine's waves to stay full to its end."""
     if rollout.episodes_per_block != "auto":
         return int(rollout.episodes_per_block)
     return 4 * rollout.max_conversations
@@ -170,7 +172,7 @@ def block_size(rollout: RolloutConfig) -> int:
 
 def blocks_of(cells: Sequence[Cell], size: int) -> list[Block]:
     """Return the cells' tasks, in their order, cut into blocks that each hold `size` or more distinct (task, seed,
-    perturbation seed, condition), the last one fewer. Within a block the plays stand cell by cell."""
+    perturbation seed, condition), the last one fewer. Within a block plays are ordered by cell."""
     points: dict[str, set[tuple[Any, ...]]] = {}
     for cell in cells:
         for spec in cell.specs:
@@ -196,7 +198,7 @@ class StageFinished(Exception):
 
 
 class HeldBlocks:
-    """The blocks that this worker leases, by name, and the plays of them that have not ended.
+    """The blocks that this worker leases, by name, and their unfinished plays.
 
         with HeldBlocks(cache) as held:
             if held.take("evaluation-0007"):                # False: another worker holds it
@@ -215,11 +217,11 @@ class HeldBlocks:
 
     @property
     def plays(self) -> int:
-        """The number of plays of held blocks that have not ended."""
+        """The number of unfinished plays of held blocks."""
         return sum(len(keys) for keys in self._open.values())
 
     def take(self, block: str) -> bool:
-        """Lease a block; False where another worker holds it."""
+        """Lease a block; return False if another worker holds it."""
         holding = ExitStack()
         try:
             holding.enter_context(lease(lease_of(self._cache.folder / f"{block}.jsonl")))
@@ -234,12 +236,12 @@ class HeldBlocks:
         self._release_played(block)
 
     def end(self, block: str, key: str) -> None:
-        """Note that a play is in the cache, and wake all that wait."""
+        """Record that a play is in the cache, and wake all waiting coroutines."""
         self._open[block].discard(key)
         self._release_played(block)
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if not future.done():
+            if not future.done():  # done: its coroutine was cancelled
                 future.set_result(None)
 
     async def wait(self, waves: Waves) -> None:
@@ -260,42 +262,43 @@ class HeldBlocks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with ExitStack() as all_of_them:
+        with ExitStack() as leases:  # releases every lease, even if one release fails
             for holding in self._leases.values():
-                all_of_them.push(holding)
+                leases.push(holding)
             self._leases = {}
-            self._cache.close()
+            self._cache.close()  # before the leases go: their next holders read and append to the files
 
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[Callable[[], int]]:
-    """Count this process among the workers of an attempt's folder; yield a function that returns how many live. Each
-    worker holds a lease of its own; a dead worker's lease is removed by the next that counts."""
+    """Count this process among the workers of an attempt's folder; yield a function that returns their number. Each
+    worker holds a lease of its own; a dead worker's lease is removed at the next count."""
+    # a random name: process ids repeat across machines
     own = folder / f"{_WORKER}{secrets.token_hex(4)}.lease"
     holding = ExitStack()
     holding.enter_context(lease(own))
     try:
         yield lambda: 1 + sum(_lives(path) for path in folder.glob(f"{_WORKER}*.lease") if path != own)
     finally:
-        with suppress(LeaseConflict):  # it only counts: whoever thought this process dead was wrong
+        with suppress(LeaseConflict):  # taken for dead and removed by another worker; the lease only counts
             holding.close()
 
 
 def _lives(path: Path) -> bool:
-    """True if somebody holds a lease, which is removed otherwise."""
+    """True if a live process holds the lease; a dead one's is removed."""
     if holder(path) is not None:
         return True
-    with suppress(LeaseConflict), lease(path):
+    with suppress(LeaseConflict), lease(path):  # another worker may remove it at the same time
         pass
     return False
 
 
 class BlockPlayer:
-    """A worker: plays cells block by block into the episode cache, beside any other workers.
+    """A worker: it plays cells block by block into the episode cache, along with any other workers.
 
-    size: the least number of episodes of a block (see `blocks_of`). finished: whether the artifact that a helper plays
-    for is finished; then StageFinished is raised. work: is told which cells others have played. pause: seconds between
-    two looks at blocks that others hold.
+    size: the least number of episodes of a block (see `blocks_of`). finished: True once the artifact that a helper
+    plays for is finished; then StageFinished is raised. work: records which cells reuse plays. pause: seconds between
+    two tries to lease blocks that others hold.
     """
 
     def __init__(
@@ -328,25 +331,25 @@ class BlockPlayer:
         )
 
     def play(self, cells: Sequence[Cell], what: str = "") -> None:
-        """Play all that is missing, as `fill` does. Raises EnvironmentFault where the world broke in every play of a
+        """Play all missing plays, as `fill` does. Raises EnvironmentFault where the world broke in every play of a
         cell; these plays are removed, so that the same command plays them again."""
         self.fill(cells, what)
         for cell in cells:
             try:
                 require_measured(self.records(cell))
-            except EnvironmentFault:
+            except EnvironmentFault:  # a fixed world must not find its old faults
                 self.cache.forget_faults()
                 raise
 
     def fill(self, cells: Sequence[Cell], what: str = "") -> None:
-        """Play all that is missing, whatever it comes to, and wait for what others are playing. `what` names the
-        progress, which is counted on over calls of one name. Raises StageFinished, EnvironmentFault where the disk
-        refuses, and what a play raises."""
+        """Play all missing plays, faults included, and wait for those of other workers. `what` names the progress bar,
+        which continues over calls of one name. Raises StageFinished, EnvironmentFault where the disk refuses, and the
+        errors of a play."""
         blocks = blocks_of(cells, self._size)
         before, plays = self._counted.get(what, 0), sum(len(block.plays) for block in blocks)
         self._counted[what] = before + plays
         if any(key in self.cache and key not in self._own for block in blocks for key in block.plays):
-            self._found(what)
+            self._note_reuse(what)
         blocks = [block for block in blocks if block.missing(self.cache)]
         if blocks:
             self.cache.make_folder()
@@ -358,48 +361,49 @@ class BlockPlayer:
                 self._play_all(blocks, what, workers)
 
     def _play_all(self, blocks: list[Block], what: str, workers: Callable[[], int]) -> None:
-        """Play what is free until nothing is missing."""
+        """Play free blocks until nothing is missing."""
         while blocks:
             open_before = sum(len(block.missing(self.cache)) for block in blocks)
             self._played = 0
             of_others = self._play_free(blocks, partial(_share, open_before, workers))
-            if len(of_others) == len(blocks):
+            if len(of_others) == len(blocks):  # all leased elsewhere: poll, since workers exchange files only
                 self._sleep(self._pause)
             self.cache.refresh()
             blocks = [block for block in of_others if block.missing(self.cache)]
             open_now = sum(len(block.missing(self.cache)) for block in blocks)
-            if (others := open_before - open_now - self._played) > 0:
-                self._found(what)
+            if (others := open_before - open_now - self._played) > 0:  # plays of other workers
+                self._note_reuse(what)
                 self._bar.advance(others, blocks_left=len(blocks))
 
-    def _found(self, what: str) -> None:
-        """Note that not all was played here and now."""
+    def _note_reuse(self, what: str) -> None:
+        """Record that some plays of `what` are not this process's own."""
         if self._work is not None:
             self._work.found_played.add(what)
 
     def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
-        """Yield the records of each play of a cell, in the order of its specs, read one at a time. A play that turns
-        out damaged is played again. Raises InputError where it is damaged each time."""
+        """Yield the records of each play of a cell, in the order of its specs, read one at a time. A damaged play is
+        played again. Raises InputError where it is damaged each time."""
         for key, spec in zip(cell.play_keys(), cell.specs, strict=True):
             yield self._record(cell, key, spec, cell.kinds)
 
     def plain_episodes(self, cell: Cell) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each play's episode, its first record: what `records` has read is copied faster so."""
+        """Yield the fields of each play's episode, its first record: copying them is faster than copying
+        dataclasses."""
         for key, spec in zip(cell.play_keys(), cell.specs, strict=True):
             (_, fields), *_ = self._record(cell, key, spec, None)
             yield fields
 
     def _record(self, cell: Cell, key: str, spec: EpisodeSpec, kinds: Sequence[type] | None) -> Sequence[Any]:
-        for _ in range(_GIVE_UP):
+        for _ in range(_ATTEMPTS):
             if (records := self.cache.read(key, kinds)) is not None:
                 return records
             self._play_free([Block(name="again", plays={key: (cell, spec)})])
             self.cache.refresh()
-        raise InputError(f"{self.cache.folder}: what is written there cannot be read back; remove the folder")
+        raise InputError(f"{self.cache.folder}: plays written there cannot be read back; remove the folder")
 
     def _play_free(self, blocks: Sequence[Block], share: Callable[[int], float] = lambda played: 1) -> list[Block]:
-        """Play the blocks that no other worker holds, in one run of the engine; return the others. share: how many of
-        the missing plays this worker may hold before it takes a further block, once so many were `played`."""
+        """Play the blocks that no other worker holds, in one run of the engine; return the others. share: after so
+        many plays, the number of unfinished ones above which this worker takes no further block."""
         of_others: list[Block] = []
         self.cache.make_folder()
         with HeldBlocks(self.cache) as held:
@@ -409,23 +413,24 @@ class BlockPlayer:
     def _conversations(
         self, blocks: Sequence[Block], share: Callable[[int], float], held: HeldBlocks, of_others: list[Block]
     ) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
-        """Yield the plays of the blocks one by one, as the engine has room. Some blocks are taken at a time, while this
-        worker holds less than its share, and are played cell by cell like one: as many different histories side by
-        side as there are."""
+        """Yield the plays of the blocks one by one, as the engine has room. Several blocks are leased at a time, while
+        this worker holds less than its share, and are played cell by cell like one block, so that different histories
+        run side by side."""
+        # patient waves come from worlds that compute: fewer plays than the width would leave them narrow
         least = self._waves.width if self._waves.is_patient else 1
         most, num_cached, rest = float(least), self.cache.count(), list(reversed(blocks))
         while rest:
             while held.plays >= most:
-                yield partial(held.wait, self._waves)
+                yield partial(held.wait, self._waves)  # inside the engine: running conversations go on
             leased: list[tuple[Block, Plays]] = []
-            while rest and held.plays < most and len(leased) < _MOST_TAKEN:
+            while rest and held.plays < most and len(leased) < _MOST_LEASED:
                 block = rest.pop()
                 missing = self._take(block, held)
                 if missing is None:
                     of_others.append(block)
                 elif missing:
                     leased.append((block, missing))
-                    most = max(least, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - num_cached)))
+                    most = max(least, min(_MOST_HELD * self._waves.width, share(self.cache.count() - num_cached)))
                 self._bar.advance(0, blocks_left=len(of_others) + len(rest))
             for block, key, (cell, spec) in _cell_by_cell(leased):
                 yield partial(play_and_keep, key, cell, spec, partial(self._keep, held, block))
@@ -436,7 +441,7 @@ class BlockPlayer:
             raise StageFinished
         if not held.take(block.name):
             return None
-        self.cache.refresh()  # a holder before us may have finished it
+        self.cache.refresh()  # its former holder may have finished it
         missing = block.missing(self.cache)
         held.set_missing(block.name, missing)
         return missing
@@ -450,18 +455,18 @@ class BlockPlayer:
 
 
 def _share(missing: int, workers: Callable[[], int], played: int) -> float:
-    """Return half of one worker's part of what is missing after so many plays: less and less of it, so that all workers
-    end at about the same time."""
+    """Return half of one worker's part of the missing plays, after so many played: it shrinks, so that all workers end
+    at about the same time. A single worker's share is all of them."""
     count = workers()
     return (missing - played) / (2 * count if count > 1 else 1)
 
 
 def _cell_by_cell(
-    taken: Sequence[tuple[Block, Plays]],
+    leased: Sequence[tuple[Block, Plays]],
 ) -> Iterator[tuple[Block, str, tuple[Cell, EpisodeSpec]]]:
-    """Yield the plays of these blocks in the order in which one block of all their tasks would have them."""
-    plays = [(block, key, play) for block, missing in taken for key, play in missing.items()]
-    places: dict[int, int] = {}
+    """Yield the plays of these blocks in the order of one block of all their tasks."""
+    plays = [(block, key, play) for block, missing in leased for key, play in missing.items()]
+    order: dict[int, int] = {}  # by id: a cell's dictionaries cannot be hashed
     for _, _, (cell, _) in plays:
-        places.setdefault(id(cell), len(places))
-    yield from sorted(plays, key=lambda play: places[id(play[2][0])])
+        order.setdefault(id(cell), len(order))
+    yield from sorted(plays, key=lambda play: order[id(play[2][0])])

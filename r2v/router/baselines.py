@@ -5,7 +5,7 @@ signal, and tau = 1 still means never.
 
 - random_router: a uniform keyed by (seed, task, step), so equal thresholds make equal decisions.
 - task_router: a uniform keyed by (seed, task), the same at every step: whole tasks are handed to the LLM. At equal
-  dollars it lies, but for the draw, on the line between the small policy alone and the LLM alone.
+  cost it is expected on the line between the small policy alone and the LLM alone.
 - entropy_router: the largest token entropy H of the proposal, as 1 - exp(-H).
 - entropy_nonfree_router: the same over tokens that no free argument covers.
 - verifier_router: 1 - the verifier's score of the proposal.
@@ -30,12 +30,12 @@ from r2v.randomness import uniform
 from r2v.router.models import RouterModel
 
 Score = Callable[[Mapping[str, float], int, str, int], float]
-"""(features, seed, task_id, step) -> a score in [0, 1]: how much asking the LLM promises."""
+"""(features, seed, task_id, step) -> a score in [0, 1] that grows with the expected gain of asking the LLM."""
 
 
 def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
-    """The score a routed method decides by. `models` holds the trained ones by method: r2v and
-    disagreement_router. Raises UsageError for a method without a score."""
+    """Return the score that a routed method decides by. `models`: the trained models by method (r2v,
+    disagreement_router). Raises UsageError for a method without a score."""
     if method in models:
         return _learned(models[method])
     if method not in FIXED_SCORES:
@@ -46,21 +46,21 @@ def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruments:
-    """What has to be asked at a step beside the small policy's own reply, and is paid for."""
+    """Model calls of a score at a step, billed in addition to the small policy's own reply."""
 
     verifier: bool = False
-    """The verifier, about the proposal."""
+    """The verifier scores the proposal."""
     previous: bool = False
-    """The verifier, about the action played one step before."""
+    """The verifier scores the action played one step before."""
     samples: bool = False
-    """The small policy, for further samples; each is shown to the verifier too, where that is asked."""
+    """The small policy draws further samples; the verifier scores each of them, where it is asked."""
 
 
 ALL = Instruments(verifier=True, previous=True, samples=True)
 
 
 def instruments(method: str, features: Sequence[str]) -> Instruments:
-    """What a routed method's score is made of; `features`: the feature groups of the trained routers."""
+    """Return the model calls of a routed method's score; `features`: the feature groups of the trained routers."""
     if method in FIXED_SCORES:
         return Instruments(verifier=method == "verifier_router")
     asks = "verifier" in features
@@ -80,12 +80,12 @@ def _random_task(features: Mapping[str, float], seed: int, task_id: str, step: i
 
 
 def _periodic(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
-    """The step's binary digits behind the point, in reverse: 0, 1/2, 1/4, 3/4, 1/8, ... begun with the most."""
+    """Return 1 minus the van der Corput sequence of the step (0, 1/2, 1/4, 3/4, 1/8, ...), scaled below 1."""
     digits, score = step, 0.0
-    place = 0.5
+    weight = 0.5
     while digits:
         digits, bit = divmod(digits, 2)
-        score, place = score + bit * place, place / 2
+        score, weight = score + bit * weight, weight / 2
     return round((1 - score) * (1 - 2**-10), 6)
 
 
@@ -132,6 +132,6 @@ FIXED_SCORES: dict[str, Score] = {
     "periodic_router": _periodic,
     "first_steps_router": _first_steps,
 }
-"""Scores that nothing is trained for."""
+"""Scores without a trained model."""
 DRAWN = ("random_router", "task_router", "periodic_router", "first_steps_router")
-"""Routers that look at nothing: their scores follow from seed, task and step."""
+"""Routers that read no feature: their scores follow from seed, task and step."""

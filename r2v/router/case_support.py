@@ -1,4 +1,4 @@
-"""Case support: the teacher's recorded steps that resemble a state, and how many of them act as is proposed there.
+"""Case support: the teacher's recorded steps that resemble a state, and the share of them that act as proposed.
 
     index = CaseIndex.of(recorded_steps(episodes), tools, seed=0)
     index.save(folder)
@@ -8,7 +8,7 @@
 A state is three short texts: its newest page, its goal, and its last two tools with the step. Words that few goals
 share are values: on the page they are replaced by a mark, in the goal they are left out. So two goals of one kind give
 equal texts. Terms are words and pairs of words, weighted by tf-idf; terms of few tasks are dropped. The similarity is
-the mean of the three cosines. No model is asked, and no benchmark is known here: an action is compared by its
+the mean of the three cosines. No model is asked, and nothing depends on the benchmark: an action is compared by its
 signature (`r2v.router.page_signals`).
 """
 
@@ -41,18 +41,19 @@ CASE_SCORE = ("cases.share", "cases.similarity_mean")
 """The features that are a score by themselves."""
 NEIGHBOURS = 20
 LARGEST_INDEX = 4_000
-"""Steps of an index, drawn by key from more: a look-up compares a state with each, and 8,000 tell no more on desk."""
+"""Most steps of an index, drawn by key from more: a look-up compares a state with each, and 8,000 gain nothing on
+desk."""
 COMMON_IN_GOALS = 0.25
-"""A word in fewer of the tasks' goals is a value."""
+"""Share of the tasks' goals below which a word counts as a value."""
 COMMON_ON_PAGES = 0.05
-"""A term in the steps of fewer tasks is dropped, as ids and rare names are."""
+"""Share of tasks below which a term is dropped, such as ids and rare names."""
 _FORMAT = 1
 _IN_NAMES = ("goal_words", "terms", "signatures", "tasks")
 _IN_ARRAYS = ("idf", "values", "steps", "ends", "signature_of", "task_of")
 _MARK = "<goal>"
 _WORD = re.compile(r"\w+(?:[-.@']\w+)*")
 _LATE = 12
-"""Steps from this one on are alike."""
+"""Step from which on all steps count as one term."""
 _TEXTS = 3
 """The texts of a state: page, goal, and the last two tools with the step."""
 
@@ -62,7 +63,7 @@ Nearest = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedStep:
-    """A state in which the teacher was recorded, and its action there."""
+    """A recorded state of the teacher, and its action there."""
 
     task_id: str
     goal: str
@@ -72,7 +73,7 @@ class RecordedStep:
 
 
 def recorded_steps(episodes: Iterable[Episode]) -> Iterator[RecordedStep]:
-    """The steps that a teacher decided: copied ones are not its own."""
+    """Yield the steps that a teacher decided; copied ones are not its own."""
     for episode in episodes:
         observations = tuple(step.observation.raw_text for step in episode.steps)
         actions = tuple(step.action.raw_text for step in episode.steps)
@@ -88,8 +89,8 @@ def recorded_steps(episodes: Iterable[Episode]) -> Iterator[RecordedStep]:
 
 
 def support(nearest: Nearest, proposed: str) -> dict[str, float]:
-    """Figures of a proposal with this signature: the share of the nearest steps that act so, how many signatures are
-    more frequent among them, the most frequent one's share, and how near they are."""
+    """Return figures of a proposal with this signature: the share of the nearest steps that act so, the number of
+    signatures more frequent among them, the most frequent one's share, and the similarities."""
     counts = Counter(name for name, _ in nearest)
     similarities = [similarity for _, similarity in nearest]
     return {
@@ -103,10 +104,10 @@ def support(nearest: Nearest, proposed: str) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseIndex:
-    """The teacher's steps as weighted terms, step by step, with the signature of each one's action."""
+    """The teacher's steps as weighted terms, with the signature of each step's action."""
 
     goal_words: tuple[str, ...]
-    """The words of goals that are no values."""
+    """Words of goals that are not values."""
     terms: tuple[str, ...]
     signatures: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -122,7 +123,7 @@ class CaseIndex:
 
     @classmethod
     def of(cls, steps: Iterable[RecordedStep], tools: Sequence[ToolSpec], seed: int) -> CaseIndex:
-        """Fit the index. Raises EmptyResult where the steps are of fewer than two tasks."""
+        """Fit the index. Raises EmptyResult for steps of fewer than two tasks."""
         from scipy import sparse
 
         chosen = _drawn(list(steps), seed)
@@ -161,8 +162,8 @@ class CaseIndex:
         )
 
     def nearest(self, goal: str, page: str, actions: Sequence[str], tools: Sequence[ToolSpec], task_id: str) -> Nearest:
-        """Return the nearest steps of other tasks than this one: a task's own record would support whatever its
-        teacher did there, and no deployed agent has that record."""
+        """Return the nearest steps of other tasks: a task's own record would support its teacher's every action, and no
+        deployed agent has that record."""
         own = self._task_numbers.get(task_id, -1)
         key = digest_of((), goal, page, actions[-2:], len(actions), own)
         nearest: Nearest | None = self.remembered.get(key)
@@ -194,7 +195,7 @@ class CaseIndex:
         )
 
     def _check(self) -> None:
-        """Raises ValueError where the arrays are no sparse matrix of these terms and steps."""
+        """Raise ValueError if the arrays are not a sparse matrix of these terms and steps."""
         sizes = len(self.ends) == len(self.terms) + 1 and len(self.steps) == len(self.values) == self.ends[-1]
         in_order = self.ends[0] == 0 and bool((np.diff(self.ends) >= 0).all())
         within = not len(self.steps) or 0 <= self.steps.min() <= self.steps.max() < len(self.task_of)
@@ -209,7 +210,7 @@ class CaseIndex:
 
     @classmethod
     def load(cls, folder: Path) -> CaseIndex:
-        """Read a saved index. Raises InputError where it is none."""
+        """Read a saved index. Raises InputError where the files hold none."""
         try:
             names: Mapping[str, Any] = json.loads((folder / NAMES).read_text())
             if names["format"] != _FORMAT:
@@ -235,7 +236,7 @@ def _drawn(steps: list[RecordedStep], seed: int) -> list[RecordedStep]:
 def _weighted(
     texts: Sequence[Sequence[str]], numbers: Mapping[str, int], idf: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The terms of a state's texts by number, and their weights: each text has length 1."""
+    """Return the numbers of the terms in a state's texts, and their weights; each text has length 1."""
     term_numbers: list[int] = []
     weights: list[float] = []
     for text in texts:
@@ -254,7 +255,7 @@ def _words(text: str) -> list[str]:
 def _texts(
     goal: str, page: str, actions: Sequence[str], goal_words: Sequence[str], tools: Sequence[ToolSpec]
 ) -> tuple[list[str], list[str], list[str]]:
-    """The terms of a state's page, of its goal, and of what was done; those of goal and past bear a letter in front."""
+    """Return the terms of a state's page, goal and past actions; those of goal and past have a letter as prefix."""
     of_goal = _words(goal)
     values = set(of_goal).difference(goal_words)
     of_page = [_MARK if word in values else word for word in _words(page)]
@@ -265,4 +266,4 @@ def _texts(
 
 
 def _with_pairs(words: Sequence[str]) -> list[str]:
-    return [*words, *(f"{one} {other}" for one, other in zip(words, words[1:], strict=False))]
+    return [*words, *(f"{word} {following}" for word, following in zip(words, words[1:], strict=False))]

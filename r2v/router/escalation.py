@@ -15,17 +15,17 @@ SCORE_ONLY = 1 - 1e-9
 
 
 def needs_score(threshold: float) -> bool:
-    """Whether a decision at this threshold depends on the score at all."""
+    """True if a decision at this threshold depends on the score."""
     return 0 < threshold < 1
 
 
 def recorded_score(score: float) -> float:
-    """The score that is compared and recorded: rounded to 6 decimals, at most `MAX_SCORE`."""
+    """Return the score that is compared and recorded: rounded to 6 decimals, at most `MAX_SCORE`."""
     return min(round(score, 6), MAX_SCORE)
 
 
 def escalates(score: float | None, threshold: float) -> bool:
-    """Whether the LLM acts: always at threshold <= 0, never at >= 1, else where the score reaches the threshold.
+    """True if the LLM acts: always at threshold <= 0, never at >= 1, else where the score reaches the threshold.
     `score` may be None only where `needs_score` is False."""
     if not needs_score(threshold):
         return threshold <= 0

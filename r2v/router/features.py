@@ -3,9 +3,9 @@
     features = extract(Signals(goal=..., observations=..., actions=..., proposal=reply, tools=tools, ...))
     {"page.obs_changed": 1.0, ..., "uncertainty.entropy_max": 0.31, ...}
 
-A name is `<group>.<signal>`. A signal that was not there (a backend without log-probs, no samples drawn, no
-verifier asked) is absent, never zero; a model that needs it refuses. `Signals` has no room for what no
-deployed agent knows: the kind of perturbation, the split, the task's id, what comes next, success.
+A name is `<group>.<signal>`. A missing signal (a backend without log-probs, no samples drawn, no verifier asked) is
+absent, never zero; a model that needs it raises InputError. `Signals` holds nothing that a deployed agent does not
+know: no kind of perturbation, split, task id, later step or success.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from r2v.router.spans import REMEMBERED, free_arguments, free_tokens, parsed
 from r2v.wire.message import ToolSpec
 
 FEATURE_VERSION = "1"
-"""Raised whenever a feature changes its meaning; a router refuses features of another version."""
+"""Version, raised whenever a feature changes its meaning; a router refuses features of another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """One decision's view. `observations` has one entry more than `actions`; its last is to be answered."""
+    """The inputs of one decision. `observations` has one entry more than `actions`; its last is to be answered."""
 
     goal: str
     observations: tuple[str, ...]
@@ -42,40 +42,40 @@ class Signals:
     llm_calls: int = 0
     max_llm_calls: int = 1
     samples: tuple[Sample, ...] = ()
-    """Further draws for the same context, if any were made."""
+    """Further samples for the same context; empty where none were drawn."""
     scores: tuple[float, ...] = ()
     """The verifier's scores: of the proposal, then of `samples`; empty without a verifier."""
     previous_score: float | None = None
     """The verifier's score of the action played one step before."""
     untrusted: str = ""
-    """The mark of lines that outsiders wrote, as the benchmark declares it (`Capabilities.untrusted`)."""
+    """Regular expression of lines that third parties wrote (`Capabilities.untrusted`)."""
     nearest: Nearest = ()
     """The teacher's recorded steps that are nearest to this state; empty without an index of them."""
 
     @property
     def action(self) -> Sample:
-        """What would be played."""
+        """The proposed action."""
         return self.proposal.samples[0]
 
 
 def extract(signals: Signals) -> dict[str, float]:
-    """Every feature that these signals allow, sorted by name, rounded to 6 decimals."""
-    found = {
+    """Return every feature that these signals allow, sorted by name, rounded to 6 decimals."""
+    features = {
         f"{group}.{name}": round(value, 6) if isinstance(value, float) else float(value)
         for group, describe in _GROUPS.items()
         for name, value in describe(signals).items()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(features.items()))
 
 
 def select(names: Iterable[str], groups: Iterable[str]) -> tuple[str, ...]:
-    """The names that belong to these groups, sorted."""
-    wanted = set(groups)
-    return tuple(sorted(name for name in names if name.partition(".")[0] in wanted))
+    """Return the names that belong to these groups, sorted."""
+    chosen = set(groups)
+    return tuple(sorted(name for name in names if name.partition(".")[0] in chosen))
 
 
 def _uncertainty(signals: Signals) -> dict[str, float]:
-    """Entropies and log-probs (nats) over the proposal's tokens; `nonfree` leaves out free arguments."""
+    """Return entropies and log-probs (nats) over the proposal's tokens; `nonfree` leaves out free arguments."""
     action = signals.action
     if not action.entropies or not action.logprobs:
         return {}
@@ -94,7 +94,7 @@ def _uncertainty(signals: Signals) -> dict[str, float]:
 
 
 def _samples(signals: Signals) -> dict[str, float]:
-    """How far the K samples agree, free arguments aside: with each other and with the proposal."""
+    """Return the agreement of the K samples, with each other and with the proposal, free arguments aside."""
     if not signals.samples:
         return {}
     votes = Counter(masked(sample.text, signals.tools) for sample in signals.samples)
@@ -107,7 +107,7 @@ def _samples(signals: Signals) -> dict[str, float]:
 
 
 def masked(text: str, tools: Sequence[ToolSpec]) -> str:
-    """The action in canonical form with its free arguments blanked."""
+    """Return the action in canonical form with its free arguments blanked."""
     return _canonical(text, free_arguments(text, tools))
 
 
@@ -115,8 +115,8 @@ _canonical = lru_cache(REMEMBERED)(canonical)
 
 
 def _verifier(signals: Signals) -> dict[str, float]:
-    """The verifier's opinion of the proposal, and how the candidates' scores lie. `v_prev` is the change
-    since the action before (0 at the first)."""
+    """Return the verifier's score of the proposal, and the distribution of all candidates' scores. `v_prev` is the
+    change since the action before (0 at the first)."""
     if not signals.scores:
         return {}
     ranked = sorted(signals.scores, reverse=True)
@@ -141,7 +141,7 @@ def _progress(signals: Signals) -> dict[str, float]:
 
 
 def _page(signals: Signals) -> dict[str, float]:
-    """What the newest page looks like, whether the proposal repeats, and whether its arguments were seen."""
+    """Return signals of the newest page, of repetitions of the proposal, and of the grounding of its arguments."""
     newest, earlier, tools = signals.observations[-1], signals.observations[:-1], signals.tools
     pages = [facts_of(page, signals.untrusted) for page in signals.observations]
     proposed = masked(signals.action.text, tools)
@@ -169,15 +169,15 @@ def _argument_values(signals: Signals) -> list[str]:
 
 
 def _tool(signals: Signals) -> dict[str, float]:
-    """One-hot of the proposed tool over the benchmark's tools, `unknown` and `unparseable` beside them."""
-    known = [spec.name for spec in signals.tools]
+    """Return a one-hot encoding of the proposed tool over the benchmark's tools, `unknown` and `unparseable`."""
+    tool_names = [spec.name for spec in signals.tools]
     proposed = parsed(signals.action.text).action_type
-    kind = f"is_{proposed}" if proposed in known else "unknown" if proposed else "unparseable"
-    return {name: name == kind for name in (*(f"is_{tool}" for tool in known), "unknown", "unparseable")}
+    kind = f"is_{proposed}" if proposed in tool_names else "unknown" if proposed else "unparseable"
+    return {name: name == kind for name in (*(f"is_{tool}" for tool in tool_names), "unknown", "unparseable")}
 
 
 def _cases(signals: Signals) -> Mapping[str, float]:
-    """Support of the proposal by the teacher's nearest recorded steps."""
+    """Return the support of the proposal by the teacher's nearest recorded steps."""
     if not signals.nearest:
         return {}
     proposed = signature(signals.action.text, signals.goal, signals.observations, signals.tools)

@@ -1,18 +1,17 @@
-"""Router labels: rows of features with the executed outcomes of the state, and the label made of them.
+"""Router labels: rows of features with the executed outcomes of the state, and the label derived from them.
 
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the same state
-under the same draws, by whoever played so far. An outcome is worth its success less a price for each injected
-instruction that was carried out (`router.canary_price`), and y = 1 where asking is worth more; how much more it has to
-be for its dollars, the threshold says. A row keeps all that any label needs, so another label is a relabelling, not
-another roll-out.
+under the same draws, by the actor that played so far. An outcome is worth its success less a price for each injected
+instruction that was carried out (`router.canary_price`), and y = 1 where asking is worth more; the threshold decides
+how much more is worth the cost. A row keeps the inputs of every label, so another label needs no further roll-out.
 
 Rows of round 0 are states of the small policy alone, which plays on; those of later rounds are states of the pair
-routed so far, which plays on (policy iteration). Whoever acted there, the proposal is the small policy's and both
-actions were executed: rows of which that is not so are refused.
+routed so far, which plays on (policy iteration). In both the proposal is the small policy's and both actions were
+executed; other rows are refused.
 
-Where there is no world to play in, a label can only be imputed: y = 1 where the policy, shown a state that its teacher
-was recorded in, acts otherwise than the teacher did. Such a row was acted by the teacher, holds no outcome, and serves
-no other label; nor do rows of roll-outs serve this one.
+Without a world to play in, a label can only be imputed: y = 1 where the policy, in a recorded state of its teacher,
+acts otherwise than the teacher did. The actor of such a row is the teacher; it has no outcome and serves no other
+label, and rows of roll-outs do not serve this one.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ LabelKind = Literal["counterfactual", "disagreement", "episode", "imputed"]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow:
-    """One step of a roll-out: what was known before it, and what both continuations came to. Or, to impute a
-    label, one step of a recorded teacher: `actor` is then teacher, and there are no outcomes.
+    """One step of a roll-out: its features and the outcomes of both continuations. Or, for an imputed label, one step
+    of a recorded teacher: `actor` is then teacher, and there are no outcomes.
 
     `state_id` is "<episode_id>#<step_idx>", of a later round "<episode_id>#<step_idx>@<round>". `q_slm` and `q_llm` are
     1 where the executed continuation with the SLM's or the LLM's action here succeeds, else 0 (None: not branched);
-    `cost_slm` and `cost_llm` the USD as billed, prompt cache included, of the whole episodes that they make; of a
-    recorded teacher's step those of the proposal, at list prices, and of the step, as its log tells.
+    `cost_slm` and `cost_llm` are the USD as billed, prompt cache included, of the whole episodes with either action;
+    for a recorded teacher's step, of the proposal at list prices and of the step according to its log.
     """
 
     state_id: str
@@ -59,9 +58,9 @@ class FeatureRow:
     q_slm: float | None = None
     q_llm: float | None = None
     disagrees: bool | None = None
-    """Whether the expert's action differs from the SLM's, free arguments aside."""
+    """True if the expert's action differs from the SLM's, free arguments aside."""
     slm_episode_success: bool | None
-    """None of a recorded teacher's step, and of a step of a routed episode."""
+    """None for a recorded teacher's step and for a step of a routed episode."""
     perturbation_seed: int | None = None
     condition: Condition = "clean"
     cost_slm: float = 0.0
@@ -86,37 +85,37 @@ class FeatureRow:
         return None if self.q_slm is None or self.q_llm is None else self.q_llm - self.q_slm
 
     def worth(self, canary_price: float) -> float | None:
-        """The gain, in successes, where each injected instruction that is carried out costs `canary_price` of them."""
+        """Return the gain, in successes, less `canary_price` for each injected instruction that is carried out."""
         return None if self.gain is None else self.gain - canary_price * (self.obeyed_llm - self.obeyed_slm)
 
 
 def disagrees(action: str, expert_action: str, tools: Sequence[ToolSpec]) -> bool:
-    """Whether two actions differ in more than spacing, key order and free arguments."""
+    """True if two actions differ in more than spacing, key order and free arguments."""
     return masked(action, tools) != masked(expert_action, tools)
 
 
 def differs_from_record(action: str, recorded: str, tools: Sequence[ToolSpec]) -> bool:
-    """Whether an action differs from a recorded one. A recorded turn may hold several calls and words beside them
-    (`r2v.data.interchange.conversation`): then its calls count, in their order, and the words are free."""
+    """True if an action differs from a recorded one. A recorded turn may hold several calls among words
+    (`r2v.data.interchange.conversation`): then its calls are compared, in their order, and the words are ignored."""
     if parse_action(recorded).action_type or not (calls := _calls(recorded, tools)):
         return disagrees(action, recorded, tools)
     return _calls(action, tools) != calls
 
 
 def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
-    """The tool calls among the lines of a turn, in canonical form with free arguments blanked."""
+    """Return the tool calls among the lines of a turn, in canonical form with free arguments blanked."""
     return [masked(line, tools) for line in turn.splitlines() if parse_action(line).action_type]
 
 
 def labelled(rows: Iterable[FeatureRow], kind: LabelKind, canary_price: float = 0.0) -> list[FeatureRow]:
-    """The rows with `y_escalate` of this kind: asking is worth something (`FeatureRow.worth`); the expert would act
-    differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise than
-    its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
+    """Return the rows with `y_escalate` of this kind. counterfactual: asking has worth (`FeatureRow.worth`).
+    disagreement: the expert would act differently. episode: the SLM's episode failed (a baseline, which blames every
+    step; rows of later rounds are left out, since two models acted). imputed: the SLM acts otherwise than its teacher.
 
-    Raises InputError where a row lacks what the label is made of.
+    Raises InputError where a row lacks the inputs of the label.
     """
-    kept = [row for row in rows if row.round == 0] if kind == "episode" else rows
-    return [replace(row, y_escalate=_label(row, kind, canary_price), y_source=kind) for row in kept]
+    labelled_rows = [row for row in rows if row.round == 0] if kind == "episode" else rows
+    return [replace(row, y_escalate=_label(row, kind, canary_price), y_source=kind) for row in labelled_rows]
 
 
 def _label(row: FeatureRow, kind: LabelKind, canary_price: float) -> int:
@@ -144,10 +143,10 @@ def _label(row: FeatureRow, kind: LabelKind, canary_price: float) -> int:
 def check_rows(rows: Sequence[FeatureRow]) -> None:
     """Refuse rows that would teach a router something false.
 
-    Raises InputError for states in which nobody knows what the SLM would do: acted by another than it or the LLM that
-    a router asked (under an imputed label: than the teacher), or of a routed episode without both outcomes; for
-    features of another version, a split other than train and calibration, or a task in both of them; EmptyResult where
-    one of the two has no step.
+    Raises InputError for states in which the SLM's action is unknown: acted by another model than the SLM or the LLM
+    that a router asked (under an imputed label: than the teacher), or of a routed episode without both outcomes; for
+    features of another version, a split other than train and calibration, or a task in both of them. Raises EmptyResult
+    where one of the two has no step.
     """
     for row in rows:
         _check_actor(row)
@@ -168,7 +167,7 @@ def check_rows(rows: Sequence[FeatureRow]) -> None:
 
 
 def _check_actor(row: FeatureRow) -> None:
-    """Raises InputError for a state that teaches something false."""
+    """Raise InputError for a state whose label would be false."""
     actors = ("teacher",) if row.y_source == IMPUTED else ("slm", "llm_fallback") if row.round else ("slm",)
     if row.actor not in actors:
         learns = "an imputed router learns from a teacher's records"
@@ -183,7 +182,8 @@ def _check_actor(row: FeatureRow) -> None:
 
 
 def one_class(rows: Iterable[FeatureRow]) -> str | None:
-    """ "0 of 36 steps have y=1" where these labels hold one class and so teach nothing; None where they hold both."""
+    """Return "0 of 36 steps have y=1" where the labels hold one class, and so teach nothing; None where they hold
+    both."""
     counts = Counter(row.y_escalate for row in rows)
     return None if counts[0] and counts[1] else f"{counts[1]} of {counts.total()} steps have y=1"
 
@@ -194,5 +194,5 @@ def write_rows(path: Path, rows: Iterable[FeatureRow]) -> int:
 
 
 def read_rows(path: Path) -> list[FeatureRow]:
-    """The rows of a file. Raises InputError where it is missing or naming the line that is not one."""
+    """Return the rows of a file. Raises InputError where it is missing, or naming the line that is not a row."""
     return read_records(path, FeatureRow)

@@ -27,16 +27,16 @@ from r2v.storage.files import write_text
 
 
 def sigmoid(logit: float) -> float:
-    """1 / (1 + exp(-logit)) without overflow."""
+    """Return 1 / (1 + exp(-logit)) without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
 
 
 class ScoreModel(Protocol):
-    """What a fitted router model is: a dataclass whose fields are numbers, strings, tuples and dataclasses of these."""
+    """A fitted router model: a dataclass whose fields are numbers, strings, tuples and dataclasses of these."""
 
     def predict(self, x: Sequence[float]) -> float:
-        """The log-odds that an LLM step gains here, or any number that grows with the gain: calibration follows. `x`
-        holds the features in the order of `RouterModel.names`."""
+        """Return the log-odds that an LLM step gains here, or any number that grows with the gain: calibration follows.
+        `x` holds the features in the order of `RouterModel.names`."""
         ...
 
 
@@ -50,7 +50,7 @@ class LinearModel:
     scales: tuple[float, ...]
 
     def predict(self, x: Sequence[float]) -> float:
-        """Log-odds of a gain."""
+        """Return the log-odds of a gain."""
         terms = zip(self.weights, x, self.means, self.scales, strict=True)
         return self.intercept + math.fsum(weight * (value - mean) / scale for weight, value, mean, scale in terms)
 
@@ -75,7 +75,7 @@ class BoostedModel:
     trees: tuple[Tree, ...]
 
     def predict(self, x: Sequence[float]) -> float:
-        """Log-odds of a gain."""
+        """Return the log-odds of a gain."""
         nodes, depth, features, thresholds, lefts, rights, values = self._forest
         below = np.where(np.array(x, float).take(features) <= thresholds, lefts, rights)
         for _ in range(depth):
@@ -84,8 +84,8 @@ class BoostedModel:
 
     @cached_property
     def _forest(self) -> tuple[Any, ...]:
-        """Roots and depth, then arrays over the nodes of all trees, so that one comparison serves them all: features,
-        thresholds, left and right children (a leaf is its own), values."""
+        """Roots and depth, then arrays over the nodes of all trees, so that one comparison serves all trees: features,
+        thresholds, left and right children (a leaf is its own child), values."""
         sizes = [len(tree.values) for tree in self.trees]
         roots, own = np.cumsum([0, *sizes])[:-1], np.arange(sum(sizes))
 
@@ -106,12 +106,12 @@ class BoostedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantModel:
-    """The same for every step: what labels of one class teach."""
+    """The same log-odds for every step, from labels of one class."""
 
     log_odds: float
 
     def predict(self, x: Sequence[float]) -> float:
-        """Log-odds of a gain."""
+        """Return the log-odds of a gain."""
         return self.log_odds
 
 
@@ -135,14 +135,14 @@ class CalibratedPart:
     calibration: Platt
 
     def log_odds(self, x: Sequence[float]) -> float:
-        """Calibrated log-odds."""
+        """Return the calibrated log-odds."""
         return self.calibration.slope * self.part.predict(x) + self.calibration.intercept
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendedModel:
-    """Calibrated log-odds of two labels of one state, weighted: gains are rare where few steps are asked about, and
-    there "the LLM would act otherwise" orders states better than a model of so few positives."""
+    """Weighted sum of the calibrated log-odds of two labels of one state: where gains are rare, "the LLM would act
+    otherwise" orders states better than a model of so few positives."""
 
     gain: CalibratedPart
     disagreement: CalibratedPart
@@ -150,20 +150,20 @@ class BlendedModel:
     """Weight of the disagreement, in [0, 1]; the gain has the rest."""
 
     def predict(self, x: Sequence[float]) -> float:
-        """The weighted sum of both log-odds."""
+        """Return the weighted sum of both log-odds."""
         return (1 - self.weight) * self.gain.log_odds(x) + self.weight * self.disagreement.log_odds(x)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSupportModel:
-    """Log-odds that the teacher's nearest recorded steps act otherwise than is proposed, each step counting by its
-    similarity: those of a state that resembles none say little."""
+    """Log-odds that the teacher's nearest recorded steps act otherwise than proposed, each step weighted by its
+    similarity: near 0 in a state that resembles none."""
 
     steps: int
-    """The nearest steps that are looked at."""
+    """Number of nearest steps."""
 
     def predict(self, x: Sequence[float]) -> float:
-        """Log-odds by Laplace's rule of succession; `x` is the share that acts as proposed and the mean similarity."""
+        """Return log-odds by Laplace's rule of succession; `x`: share that acts as proposed, mean similarity."""
         alike, total = self.steps * x[0] * x[1], self.steps * x[1]
         return math.log((total - alike + 1) / (alike + 1))
 
@@ -176,12 +176,12 @@ BUNDLED_MODELS: dict[str, type[ScoreModel]] = {
     CONSTANT: ConstantModel,
     CASE_SUPPORT: CaseSupportModel,
 }
-"""What the names of `router.model` become; anything else is a dotted path."""
+"""Model classes by the names of `router.model`; any other value is a dotted path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterModel:
-    """A trained router. `names` are the features it reads, in order; `label` is what it learned to tell."""
+    """A trained router. `names` are the features that it reads, in order; `label` is the kind of its labels."""
 
     kind: str
     """As `router.model`: logistic, boosting, constant, case_support, or a dotted path."""
@@ -192,7 +192,7 @@ class RouterModel:
     feature_version: str = FEATURE_VERSION
 
     def logit(self, features: Mapping[str, float]) -> float:
-        """Uncalibrated log-odds. Raises InputError where a feature the model reads is absent."""
+        """Return uncalibrated log-odds. Raises InputError where a feature that the model reads is absent."""
         try:
             return self.part.predict([features[name] for name in self.names])
         except KeyError as missing:
@@ -203,11 +203,11 @@ class RouterModel:
             ) from None
 
     def predict(self, features: Mapping[str, float]) -> float:
-        """The calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""
+        """Return the calibrated probability that asking the LLM here gains, in [0, 1], rounded to 6 decimals."""
         return round(self.calibration(self.logit(features)), 6)
 
     def text(self) -> str:
-        """The model as sorted JSON."""
+        """Return the model as sorted JSON."""
         record: dict[str, Any] = to_dict(self)
         if self.kind not in BUNDLED_MODELS:
             own = self.part.gain.part if isinstance(self.part, BlendedModel) else self.part
@@ -220,9 +220,9 @@ class RouterModel:
 
 
 def load(path: Path, configured: str | None = None) -> RouterModel:
-    """A saved model. `configured` is `router.model`: where it is given, a file that names another class of somebody's
-    own is refused before that is imported. Raises InputError where the file is none, or reads features of another
-    version; UsageError where its class, one of your own, cannot be imported."""
+    """Return a saved model. `configured` is `router.model`: where it is given, a file that names another user's class
+    is refused before the class is imported. Raises InputError where the file is not a router, or reads features of
+    another version; UsageError where its class, one of your own, cannot be imported."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
         own_class = _own_class(record, configured)
@@ -239,7 +239,8 @@ def load(path: Path, configured: str | None = None) -> RouterModel:
 
 
 def _own_class(record: dict[str, Any], configured: str | None) -> type[Any] | None:
-    """The class of somebody's own that a stored model names beside a configured kind; None for a bundled kind."""
+    """Return the user's class that a stored model names; None for a bundled kind. Raises ValueError where the kind is
+    not the configured one."""
     if (kind := record["kind"]) in BUNDLED_MODELS:
         return None
     if configured is not None and kind != configured:

@@ -1,18 +1,18 @@
-"""Page signals: marks that any page of text may carry, and where an action's arguments were read.
+"""Page signals: marks of any page of text, and the texts in which an action's arguments were read.
 
-Nothing here knows a benchmark: error words and cut-off marks are told by patterns, lines of outsiders by their words
-and by the mark that a benchmark says they bear (`Capabilities.untrusted`), and an argument is grounded in the lines
-that show its value. An identifier that no line shows was made up; one that only outsiders' lines show was planted; and
-the line an identifier is copied from should bear the other arguments too.
+Nothing here depends on the benchmark: patterns find error words and cut-off marks; lines of third parties are found by
+their words and by the benchmark's mark (`Capabilities.untrusted`); an argument is grounded in the lines that show its
+value. An identifier that no line shows was made up; one that only third parties' lines show was planted; and the line
+that an identifier is copied from should show the other arguments too.
 
     signature('{"tool":"get","id":"r2"}', goal, observations, tools)     # "get id=page"
     signature("take the brass key", goal, observations)                  # "take page goal"
 
 An action's signature is its tool and, of each argument, the text that its value was read from: `goal`, `page` (the
 newest observation), `seen` (an earlier one), `new` (nowhere), or `free` (the tool's schema says that any value serves).
-Two actions of one signature do the same for goals of other values. Of a turn with several calls the words beside them
-are left out. A command in plain text is its first word and the roles of the others; so is the argument of a benchmark
-whose only tool takes nothing but a command.
+Two actions of one signature do the same for goals of other values. Words around the calls of a turn are left out. A
+command in plain text is its first word and the roles of the others; so is the argument of a benchmark whose only tool
+takes nothing but a command.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from r2v.router.spans import free_arguments, parsed
 from r2v.wire.message import ToolSpec
 
 PAGES = 1 << 11
-"""Pages whose facts are kept: those of a wave's conversations."""
+"""Pages whose facts are cached: those of a wave's conversations."""
 
 
 def _pattern(pattern: str, words: Sequence[str]) -> Callable[[str], bool]:
-    """Return a search for a pattern, each match of which holds one of the words, in lower case. Looking for those first
-    takes a tenth of the time; beyond ASCII, where other letters than these may match, the pattern alone is searched."""
+    """Return a test for a pattern whose every match holds one of these lower-case words. Looking for them first takes a
+    tenth of the time; in texts beyond ASCII, where other letters may match, the pattern alone is searched."""
     search = re.compile(pattern, re.IGNORECASE).search
 
     def occurs(text: str) -> bool:
@@ -67,15 +67,15 @@ class PageFacts:
     untrusted_lines: int
     is_error: bool
     is_truncated: bool
-    """The page says that something of it is missing."""
+    """True if the page marks a part of it as left out."""
     trusted: str
-    """The page without the lines of outsiders."""
+    """The page without third parties' lines."""
 
 
 @lru_cache(PAGES)
 def facts_of(page: str, mark: str = "") -> PageFacts:
-    """Return the facts of a page. A line is an outsider's if it bears `mark`, a regular expression, or tries to change
-    the task."""
+    """Return the facts of a page. A line is a third party's if it matches `mark`, a regular expression, or tries to
+    change the task."""
     lines = page.splitlines()
     marked = re.compile(mark, re.IGNORECASE).search if mark else None
     instructs = _instructs if _instructs(page) else None
@@ -90,8 +90,8 @@ def facts_of(page: str, mark: str = "") -> PageFacts:
 
 
 def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mark: str = "") -> dict[str, float]:
-    """Shares of the argument values in [0, 1]: `args_unseen` occur in no line of goal or pages,
-    `args_untrusted` only in outsiders' lines, `args_together` is the most that one trusted page line shows
+    """Return shares of the argument values, in [0, 1]: `args_unseen` occur in no line of goal or pages,
+    `args_untrusted` only in third parties' lines, `args_together` is the largest share that one trusted page line shows
     (1 without arguments)."""
     total, together = max(1, len(values)), 0
     trusted = [facts_of(page, mark).trusted for page in observations]
@@ -136,7 +136,8 @@ def _in_word(character: str) -> bool:
 
 UNPARSEABLE = "unparseable"
 _WORDS = 8
-"""Words of a command whose roles are told; of prose without a call none would equal another otherwise."""
+"""Most words of a command whose roles are in its signature: longer prose would have a signature of its own each
+time."""
 
 
 def tool_of(action: str, tools: Sequence[ToolSpec] = ()) -> str:
@@ -162,7 +163,7 @@ def signature(action: str, goal: str, observations: Sequence[str], tools: Sequen
 
 
 def _parts(action: str, tools: Sequence[ToolSpec]) -> list[tuple[str, list[tuple[str, str | None]], list[str]]]:
-    """(tool, values by argument, further words) of each call of an action; the value of a free argument is None."""
+    """Return (tool, values by argument, further words) of each call of an action; a free argument's value is None."""
     lines = [action] if parsed(action).action_type else action.splitlines()
     calls = [line for line in lines if parsed(line).action_type]
     if not calls:

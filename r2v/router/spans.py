@@ -1,9 +1,9 @@
-"""Free-argument spans: which tokens of an action carry the value of a free argument.
+"""Free-argument spans: the tokens of an action that carry a free argument's value.
 
 A tool's schema marks arguments whose value does not matter (the wording of a reply, any technician who is
-free). Doubt about those is harmless and misleads a router: 1 to 1.4 nats on actions that cannot go wrong.
-Tokens are matched to arguments by character offsets, so it does not matter how a tokenizer cuts: one token
-per `"field":"value"` pair or several per word.
+free). Entropy of these is harmless and misleads a router: 1 to 1.4 nats on actions that cannot go wrong.
+Tokens are matched to arguments by character offsets, so any tokenizer serves: one token per `"field":"value"`
+pair or several per word.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from r2v.wire.message import ToolSpec
 
 _DECODER = json.JSONDecoder()
 REMEMBERED = 1 << 11
-"""Actions whose parsed form is kept: each is read again at every later step of its episode."""
+"""Actions whose parsed form is cached: each is read again at every later step of its episode."""
 parsed = lru_cache(REMEMBERED)(parse_action)
-"""The parsed form of an action's text, which all its readers share."""
+"""The parsed form of an action's text, cached for all its readers."""
 
 
 def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
-    """Names of the proposed tool's free arguments; none for an unknown tool or unreadable text."""
+    """Return the names of the proposed tool's free arguments; none for an unknown tool or unreadable text."""
     tool = parsed(text).action_type
     for spec in tools:
         if spec.name == tool:
@@ -36,8 +36,8 @@ def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
 
 
 def argument_spans(text: str, action: str) -> dict[str, tuple[int, int]]:
-    """Half-open character spans of the action's arguments in the text that makes it, in whichever form; of an argument
-    that is given twice, the last.
+    """Return half-open character spans of the action's arguments in the model's text, in any form; of an argument that
+    is given twice, the last.
 
     >>> argument_spans('{"name": "get", "arguments": {"id": "r2"}}', '{"tool":"get","id":"r2"}')
     {'id': (36, 40)}
@@ -52,16 +52,16 @@ def argument_spans(text: str, action: str) -> dict[str, tuple[int, int]]:
 
 
 def _end_of(value: Any, text: str, start: int) -> int | None:
-    """Where this value ends that begins here, as JSON or as plain text; None where another stands here."""
+    """Return the end of this value at `start`, as JSON or as plain text; None where another value begins there."""
     with suppress(ValueError):
-        found, end = _DECODER.raw_decode(text, start)
-        if found == value:
+        decoded, end = _DECODER.raw_decode(text, start)
+        if decoded == value:
             return end
     return start + len(value) if isinstance(value, str) and value and text.startswith(value, start) else None
 
 
 def _values_of(name: str, text: str) -> Iterator[int]:
-    """Where values of an argument begin: of JSON, `<parameter=id>` and `<arg_key>id</arg_key>`."""
+    """Yield the starts of an argument's values: in JSON, `<parameter=id>` and `<arg_key>id</arg_key>`."""
     word = re.escape(name)
     key = rf"{re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*|<parameter={word}>\s*"
     for match in re.finditer(rf"{key}|<arg_key>{word}</arg_key>\s*<arg_value>", text):
@@ -69,9 +69,9 @@ def _values_of(name: str, text: str) -> Iterator[int]:
 
 
 def free_tokens(sample: Sample, tools: Sequence[ToolSpec]) -> tuple[bool, ...]:
-    """Per token: does it overlap the value of a free argument?
+    """Return, per token, True if it overlaps the value of a free argument.
 
-    Where the tokens do not spell a value (a character cut between tokens), none of it can be told to be free.
+    Where the tokens do not spell a value (a character cut between tokens), none of it counts as free.
     """
     free = free_arguments(sample.text, tools)
     if not free:

@@ -1,18 +1,18 @@
-"""Thresholds: matched to a budget by playing, and the risk bounds that can be given for them.
+"""Thresholds: matched to a budget by playing, with risk bounds.
 
-The share of steps that go to the LLM is not the share of scores above the threshold: routing changes the
-states that are met (a nominal 60 % became 12 % realised, because routing removed the loops). So `match_rate`
-plays the routed policy on calibration tasks and looks at what happened. Methods are compared where they cost the same:
-equal shares of LLM steps were up to 28 % apart in USD, since a router that mends more makes shorter episodes.
+The share of steps that go to the LLM is not the share of scores above the threshold: routing changes the states that
+are met (a nominal 60 % became 12 % realised, because routing removed the loops). So `match_rate` plays the routed
+policy on calibration tasks and reads the realised figures. Methods are compared where they cost the same: equal shares
+of LLM steps were up to 28 % apart in USD, since a router that prevents more detours makes shorter episodes.
 
 `learn_then_test` turns per-task losses into a guarantee, P(risk > alpha) <= delta over calibration sets, by
 Hoeffding-Bentkus p-values (arXiv 2101.02703, 2110.01052) in a fixed sequence from the safest threshold on. The
 sequence is fixed before a calibration task is played (`guarded_thresholds`, of training scores); the unit is the task.
 
-At an operating point r2v's own score, the blend, stands unless executed calibration tasks prefer another one at the
-same dollars, by more than `MARGIN` and by more than one standard error of the paired difference over tasks
-(`ScoreChoice`). Noise alone then seldom moves it, and a gain model that learnt from few positives never costs more than
-the margin.
+At an operating point r2v keeps its own score, the blend, unless executed calibration tasks prefer another one at the
+same cost, by more than `MARGIN` and by more than one standard error of the paired difference over tasks
+(`ScoreChoice`). So noise alone seldom changes the score, and a gain model of few positives never costs more than the
+margin.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from r2v.config.methods import OURS
 from r2v.router.baselines import SIGNALS
 
 MOST_PLAYED = 7
-"""Thresholds that a search plays at most."""
+"""Most thresholds that a search plays."""
 Point = tuple[str, str]
 """(method, operating point)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """A routed policy as it was played at one threshold: shares of steps that asked the LLM and of episodes that
+    """Realised figures of a routed policy at one threshold: shares of steps that asked the LLM and of episodes that
     succeeded, and the mean cost of an episode."""
 
     llm_call_rate: float
@@ -46,7 +46,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A threshold and what was realised with it; `evaluated` is every threshold played, in order."""
+    """A threshold and its realised figures; `evaluated` lists every threshold played, in order."""
 
     tau: float
     outcome: OperatingPoint
@@ -54,12 +54,12 @@ class Choice:
 
 
 Spending = Literal["llm_call_rate", "cost"]
-"""What an operating point is placed by: the share of LLM steps, or USD as billed per episode."""
+"""The figure that places an operating point: the share of LLM steps, or USD as billed per episode."""
 TOLERANCES: Mapping[Spending, Callable[[float], float]] = {
     "llm_call_rate": lambda target: 0.005,
     "cost": lambda target: 0.02 * target,
 }
-"""By how much a target may be exceeded."""
+"""Tolerated excess over a target."""
 
 
 def match_rate(
@@ -71,15 +71,15 @@ def match_rate(
     tolerance: float | None = None,
     max_executions: int = MOST_PLAYED,
 ) -> Choice:
-    """The threshold that spends most without exceeding `target + tolerance`.
+    """Return the threshold that spends most without exceeding `target + tolerance`.
 
     Searches the distinct scores (`RateSearch`), playing `execute(tau)` at most `max_executions` times, plus once at
-    tau = 1 where everything played was above the target. What is realised need not be monotone in tau: whatever was
-    played counts, ties go to the better success.
+    tau = 1 where everything played was above the target. Spending need not be monotone in tau: every threshold
+    played counts, ties go to the higher success.
     """
     search = RateSearch(scores, target, by=by, tolerance=tolerance)
-    found = search_together({("", ""): search}, lambda asked: [execute(tau) for _, tau in asked], max_executions)
-    return found["", ""]
+    choices = search_together({("", ""): search}, lambda points: [execute(tau) for _, tau in points], max_executions)
+    return choices["", ""]
 
 
 def search_together(
@@ -87,13 +87,13 @@ def search_together(
     play: Callable[[Sequence[tuple[str, float]]], Iterable[OperatingPoint]],
     max_rounds: int = MOST_PLAYED,
 ) -> dict[Point, Choice]:
-    """What every search finds, by (method, operating point). A round plays what all of them ask for, each (method,
-    threshold) once, and every search of a method learns from all that its method played."""
+    """Return the choice of every search, by (method, operating point). A round plays the requests of all searches, each
+    (method, threshold) once, and a search learns from all plays of its method."""
     for round_number in range(max_rounds + 1):
         ended = round_number == max_rounds
-        wanted = {point: search.last_tau if ended else search.next_tau for point, search in searches.items()}
-        asked = list(dict.fromkeys((point[0], tau) for point, tau in wanted.items() if tau is not None))
-        for (method, tau), outcome in zip(asked, play(asked) if asked else (), strict=True):
+        next_taus = {point: search.last_tau if ended else search.next_tau for point, search in searches.items()}
+        requests = list(dict.fromkeys((point[0], tau) for point, tau in next_taus.items() if tau is not None))
+        for (method, tau), outcome in zip(requests, play(requests) if requests else (), strict=True):
             for point, search in searches.items():
                 if point[0] == method:
                     search.tell(tau, outcome)
@@ -101,12 +101,12 @@ def search_together(
 
 
 class RateSearch:
-    """The search for one target: which threshold to play next, and what the best of those played is. `alone`: what the
-    small policy came to while the scores were taken, where that is known.
+    """The search for one target: the next threshold to play, and the best of those played. `alone`: the figures of the
+    small policy alone, where they are known.
 
     Between a threshold that spends too much and one that does not, the next one is where the target would lie if
-    spending fell evenly over the ranks between them; every second time it is the middle, since what falls unevenly
-    makes interpolation creep.
+    spending fell evenly over the ranks between them. Every second time it is the middle: interpolation converges slowly
+    where spending falls unevenly.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RateSearch:
 
     @property
     def next_tau(self) -> float | None:
-        """The threshold to be played next; None where the target is met or no threshold between is left."""
+        """The threshold to play next; None where the target is met or no threshold is left in between."""
         if self._found or self._low > self._high:
             return self.last_tau
         rank, below, above = (self._low + self._high) // 2, self._spent_below, self._spent_above
@@ -141,11 +141,11 @@ class RateSearch:
 
     @property
     def last_tau(self) -> float | None:
-        """1, where the LLM is never asked, if nothing else that was played keeps to the target."""
+        """1 (the LLM is never asked) if no threshold played keeps to the target; None otherwise."""
         return None if 1.0 in self._played or self._within() else 1.0
 
     def tell(self, tau: float, outcome: OperatingPoint) -> None:
-        """What playing a threshold came to, whoever asked for it."""
+        """Add the figures of a played threshold, requested by this search or by another of its method."""
         self._played[tau] = outcome
         rank, spent = bisect_left(self._candidates, tau), self._spent(outcome)
         self._found |= abs(spent - self._target) <= self._tolerance
@@ -159,7 +159,7 @@ class RateSearch:
 
     @property
     def choice(self) -> Choice:
-        """The best of what was played; 1 where not even that keeps to the target."""
+        """The best threshold played within the target; 1 where there is none."""
         within = self._within() or {1.0: self._played[1.0]}
         tau = max(within, key=lambda tau: (self._spent(within[tau]), within[tau].success, tau))
         return Choice(tau=tau, outcome=within[tau], evaluated=tuple(self._played.items()))
@@ -168,12 +168,12 @@ class RateSearch:
         return outcome.llm_call_rate if self._by == "llm_call_rate" else outcome.cost
 
     def _within(self) -> dict[float, OperatingPoint]:
-        """What was played and is not above the target."""
+        """Return the figures of the thresholds played that keep to the target."""
         return {tau: o for tau, o in self._played.items() if self._spent(o) <= self._target + self._tolerance}
 
 
 def hoeffding_bentkus(risk: float, n: int, alpha: float) -> float:
-    """A p-value for "the true risk is above alpha" from the mean `risk` of n losses in [0, 1]."""
+    """Return a p-value for "the true risk is above alpha" from the mean `risk` of n losses in [0, 1]."""
     from scipy.stats import binom
 
     below = min(risk, alpha)
@@ -184,14 +184,14 @@ def hoeffding_bentkus(risk: float, n: int, alpha: float) -> float:
 
 
 def _binary_divergence(a: float, b: float) -> float:
-    """Kullback-Leibler divergence of Bernoulli(a) from Bernoulli(b), in nats."""
+    """Return the Kullback-Leibler divergence of Bernoulli(a) from Bernoulli(b), in nats."""
     first = a * math.log(a / b) if a > 0 else 0.0
     second = (1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0
     return first + second
 
 
 def learn_then_test(losses: Mapping[float, Sequence[float]], alpha: float, delta: float) -> float | None:
-    """The largest threshold whose risk is at most `alpha`, wrong with probability at most `delta`.
+    """Return the largest threshold whose risk is at most `alpha`, wrong with probability at most `delta`.
 
     `losses[tau]` has one loss in [0, 1] per calibration task, non-decreasing in tau in expectation (a higher
     threshold keeps more steps on the small policy). Thresholds are tested from the smallest on, each at level
@@ -206,7 +206,7 @@ def learn_then_test(losses: Mapping[float, Sequence[float]], alpha: float, delta
 
 
 GUARDED = 10
-"""Thresholds that a guarantee is looked for among: 0 and score quantiles, evenly apart."""
+"""Number of thresholds tested for a guarantee: 0 and evenly spaced score quantiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ class Guarantee:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The guarantee in words."""
         if self.tau is not None:
             return (
                 f"at most {self.alpha:g} of tasks fail at threshold {self.tau:g}, wrong with probability {self.delta:g}"
@@ -237,7 +237,7 @@ class Guarantee:
 
 
 def guarantee(losses: Mapping[float, Sequence[float]], alpha: float, delta: float) -> Guarantee:
-    """What `learn_then_test` can promise of these thresholds' losses, one per calibration task."""
+    """Return the guarantee of `learn_then_test` for these thresholds' losses, one per calibration task."""
     return Guarantee(
         alpha=alpha,
         delta=delta,
@@ -248,23 +248,24 @@ def guarantee(losses: Mapping[float, Sequence[float]], alpha: float, delta: floa
 
 
 def guarded_thresholds(scores: Iterable[float]) -> list[float]:
-    """0 and quantiles of the scores strictly between 0 and 1. They are to be of training tasks: thresholds that depend
-    on the tasks that test them void the guarantee."""
+    """Return 0 and quantiles of the scores strictly between 0 and 1. The scores must be of training tasks: thresholds
+    that depend on the tasks that test them void the guarantee."""
     ranked = sorted({score for score in scores if 0 < score < 1})
     return sorted({0.0, *(ranked[len(ranked) * part // GUARDED] for part in range(1, GUARDED) if ranked)})
 
 
 ALTERNATIVES = ("disagreement_router", "entropy_router", "sequence_logprob_router")
-"""Methods whose scores r2v may decide by, beside its own."""
+"""Methods whose scores r2v may use in place of its own."""
 MARGIN = 0.03
-"""Success by which another score has to be ahead."""
+"""Success by which another score must be better."""
 FEWEST_TASKS = 60
-"""Calibration tasks below which nothing is chosen."""
+"""Calibration tasks below which r2v keeps its own score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedScore:
-    """A score placed at an operating point by playing calibration tasks; others than r2v's own at its dollars."""
+    """A score placed at an operating point by playing calibration tasks; alternatives at the cost of r2v's own
+    score."""
 
     tau: float
     outcome: OperatingPoint
@@ -275,13 +276,13 @@ class PlacedScore:
 
     @property
     def preferred(self) -> bool:
-        """True if it is ahead by more than the margin and one standard error."""
+        """True if it is better by more than the margin and one standard error."""
         return self.difference > max(MARGIN, self.standard_error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreChoice:
-    """The score that acts at an operating point, and the figures that it was chosen by."""
+    """The score that acts at an operating point, and the figures of the choice."""
 
     score: str
     """The method whose score acts."""
@@ -293,8 +294,8 @@ class ScoreChoice:
 
     @classmethod
     def of(cls, own: PlacedScore, compared: Mapping[str, PlacedScore], num_tasks: int) -> ScoreChoice:
-        """The preferred score of the largest difference, the first of equals; r2v's own if none is preferred."""
-        preferred = [name for name, one in compared.items() if one.preferred]
+        """Return the choice: the preferred score of the largest difference, the first of equals; else r2v's own."""
+        preferred = [name for name, placed in compared.items() if placed.preferred]
         score = max(preferred, key=lambda name: compared[name].difference, default=OURS)
         return cls(score=score, num_tasks=num_tasks, own=own, compared=dict(compared))
 
@@ -304,22 +305,23 @@ class ScoreChoice:
         return self.own if self.score == OURS else self.compared[self.score]
 
     def text(self) -> str:
-        """The choice in words: "disagreement_router acts: .750 for .667 (+.083, standard error .041) on 60 tasks"."""
-        rivals = ", ".join(
-            f"{name} {one.outcome.success:.3f} ({one.difference:+.3f}, standard error {one.standard_error:.3f})"
-            for name, one in self.compared.items()
+        """Return the choice in words: "disagreement_router acts: .750 for .667 (+.083, standard error .041) on 60
+        tasks"."""
+        others = ", ".join(
+            f"{name} {score.outcome.success:.3f} ({score.difference:+.3f}, standard error {score.standard_error:.3f})"
+            for name, score in self.compared.items()
         )
-        return f"{self.score} acts: on {self.num_tasks} calibration tasks r2v {self.own.outcome.success:.3f}, {rivals}"
+        return f"{self.score} acts: on {self.num_tasks} calibration tasks r2v {self.own.outcome.success:.3f}, {others}"
 
 
 def available(features: Iterable[str]) -> tuple[str, ...]:
-    """The alternatives whose signals are among these features of a step."""
+    """Return the alternatives whose signals are among these features of a step."""
     there = set(features)
     return tuple(name for name in ALTERNATIVES if SIGNALS.get(name) in (None, *there))
 
 
 def paired(own: Mapping[str, float], other: Mapping[str, float]) -> tuple[float, float]:
-    """(mean, standard error) of the difference other - own over the tasks that both have, by task."""
+    """Return (mean, standard error) of the difference other - own over the tasks that both have, by task."""
     differences = [other[task] - own[task] for task in own if task in other]
     if len(differences) < 2:
         return 0.0, math.inf

@@ -2,7 +2,7 @@
 
 Boosting is the default: on the small policy's own states it does not beat logistic regression, on the states that a
 routed policy meets it does. It is scikit-learn's plain gradient boosting, because its trees can be read through a
-public interface and are stored as JSON. Logistic regression is the row that can be read. Calibration is Platt's only:
+public interface and are stored as JSON. Logistic regression is the interpretable baseline. Calibration is Platt's only:
 isotonic steps merge scores, and a threshold cannot tell merged scores apart.
 """
 
@@ -43,16 +43,16 @@ from r2v.router.models import (
 
 FeatureArray = NDArray[np.float64]
 SLOPES = (0.05, 20.0)
-"""Bounds of Platt's slope; a fit that ends on one says that calibration and training disagree."""
+"""Bounds of Platt's slope; a fit at a bound means that calibration and training tasks disagree."""
 DIGITS = 10
 
 
 def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel:
-    """The router that these labelled rows teach: fitted on train, calibrated on calibration tasks.
+    """Return the router fitted to labelled rows of train tasks and calibrated on calibration tasks. The order of rows
+    does not matter.
 
-    The order of rows does not matter.
     Raises InputError or EmptyResult as `check_rows` does, InputError where rows differ in their features or one is not
-    finite, and UsageError where the fit is not.
+    finite, and UsageError where the fit is not finite.
     """
     rows = sorted(rows, key=lambda row: row.state_id)
     check_rows(rows)
@@ -65,7 +65,7 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
     _require_finite_features(rows, names)
     x, y, weights = matrix(train, names), targets(train), task_weights(train)
     if alike := one_class(train):
-        logger.warning("  router: %s in training (%s labels); a constant router is all that they teach", alike, label)
+        logger.warning("  router constant, training labels of one class: label=%s reason=%s", label, alike)
         cfg = replace(cfg, model=CONSTANT)
     part = fit_part(cfg, x, y, weights, seed)
     if cfg.model == CONSTANT:
@@ -81,8 +81,8 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel
 
 
 def fit_routers(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> tuple[RouterModel, RouterModel]:
-    """r2v's router and the disagreement router, from rows without labels. With `router.label=counterfactual` r2v's is
-    the blend of both (`BlendedModel`), calibrated on the labels of the gain. Raises as `fit` does."""
+    """Return r2v's router and the disagreement router, from rows without labels. With `router.label=counterfactual`
+    r2v's is the blend of both (`BlendedModel`), calibrated on the labels of the gain. Raises as `fit` does."""
     own = labelled(rows, cfg.label, cfg.canary_price)
     gain = fit(own, cfg, seed)
     disagreement = fit(labelled(rows, "disagreement"), replace(cfg, label="disagreement"), seed)
@@ -102,9 +102,9 @@ def _as_part(model: RouterModel) -> CalibratedPart:
 
 
 def _calibrated(logits: FeatureArray, held: Sequence[FeatureRow]) -> Platt:
-    """Platt's fit on the calibration tasks; the scores as they are where those hold one class."""
+    """Return Platt's fit on the calibration tasks; the identity where their labels hold one class."""
     if alike := one_class(held):
-        logger.warning("  router: %s on the calibration tasks: its scores are not calibrated", alike)
+        logger.warning("  router not calibrated, calibration labels of one class: reason=%s", alike)
         return Platt()
     return fit_platt(logits, targets(held), task_weights(held))
 
@@ -121,11 +121,11 @@ def _require_finite_features(rows: Sequence[FeatureRow], names: Sequence[str]) -
 def fit_part(
     cfg: RouterConfig, features: FeatureArray, labels: FeatureArray, weights: FeatureArray, seed: int
 ) -> ScoreModel:
-    """The score model that `router.model` names, fitted to `features` (rows, names), `labels` in {0, 1} (rows,) and
-    `weights` (rows,).
+    """Return the score model that `router.model` names, fitted to `features` (rows, names), `labels` in {0, 1} (rows,)
+    and `weights` (rows,).
 
     By a dotted path, a class is fitted by its `fit(features, labels, weights, seed)`, a function is called with the
-    same. Raises UsageError where that gives anything but a dataclass with `predict`.
+    same. Raises UsageError where the result is not a dataclass with `predict`.
     """
     if cfg.model in _FITS:
         return _FITS[cfg.model](features, labels, weights, cfg, seed)
@@ -142,7 +142,7 @@ def fit_part(
 
 
 def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> FeatureArray:
-    """The rows' values of these features, (rows, names). Raises InputError where one is absent."""
+    """Return the rows' values of these features, (rows, names). Raises InputError where one is absent."""
     try:
         return np.array([[row.features[name] for name in names] for row in rows], float)
     except KeyError as missing:
@@ -150,12 +150,12 @@ def matrix(rows: Sequence[FeatureRow], names: Sequence[str]) -> FeatureArray:
 
 
 def targets(rows: Sequence[FeatureRow]) -> FeatureArray:
-    """The rows' labels, (rows,)."""
+    """Return the rows' labels, (rows,)."""
     return np.array([row.y_escalate for row in rows], float)
 
 
 def task_weights(rows: Sequence[FeatureRow]) -> FeatureArray:
-    """Weights that sum to 1 within each task, (rows,)."""
+    """Return weights that sum to 1 within each task, (rows,)."""
     steps = Counter(row.task_id for row in rows)
     return np.array([1 / steps[row.task_id] for row in rows])
 
@@ -179,7 +179,7 @@ def _fit_linear(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: Ro
 def _fit_constant(
     x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: RouterConfig, seed: int
 ) -> ConstantModel:
-    """The share of y = 1 by Laplace's rule of succession, a task counting once: (k + 1) / (n + 2)."""
+    """Return the share of y = 1 by Laplace's rule of succession, a task counting once: (k + 1) / (n + 2)."""
     gained, total = float(weights @ y), float(weights.sum())
     return ConstantModel(log_odds=round(math.log((gained + 1) / (total - gained + 1)), DIGITS))
 
@@ -190,7 +190,7 @@ def _fit_boosted(x: FeatureArray, y: FeatureArray, weights: FeatureArray, cfg: R
 
 @lru_cache(maxsize=8)
 def _boosted(x: bytes, y: bytes, weights: bytes, rows: int, seed: int) -> BoostedModel:
-    """Fit float64 arrays; the router stage fits what the last round of router features has fitted."""
+    """Fit float64 arrays; cached, since the router stage repeats the fit of the last round of router features."""
     from sklearn.ensemble import GradientBoostingClassifier
 
     model = GradientBoostingClassifier(
@@ -208,7 +208,7 @@ def _boosted(x: bytes, y: bytes, weights: bytes, rows: int, seed: int) -> Booste
 
 
 def exported_tree(estimator: Any) -> Tree:
-    """A fitted regression tree of scikit-learn as plain values."""
+    """Return a fitted regression tree of scikit-learn as plain values."""
     nodes = estimator.tree_
     return Tree(
         features=tuple(nodes.feature.tolist()),
@@ -228,7 +228,7 @@ _FITS: dict[str, Callable[[FeatureArray, FeatureArray, FeatureArray, RouterConfi
 
 
 def fit_platt(logits: FeatureArray, y: FeatureArray, weights: FeatureArray) -> Platt:
-    """The slope and intercept of least negative log-likelihood, the slope within `SLOPES`."""
+    """Return the slope and intercept of least negative log-likelihood, the slope within `SLOPES`."""
     from scipy.optimize import minimize
 
     def loss(parameters: FeatureArray) -> tuple[float, FeatureArray]:
@@ -248,8 +248,7 @@ def fit_platt(logits: FeatureArray, y: FeatureArray, weights: FeatureArray) -> P
     slope, intercept = (float(value) for value in best.x)
     if not SLOPES[0] * 1.001 < slope < SLOPES[1] * 0.999:
         logger.error(
-            "router: Platt's slope ends at its bound %.3g: scores and labels of the calibration "
-            "tasks do not agree; the probabilities mean little",
+            "  router probabilities unreliable, scores and labels of calibration tasks disagree: bounded_slope=%.3g",
             slope,
         )
     return Platt(slope=round(slope, DIGITS), intercept=round(intercept, DIGITS))
@@ -260,12 +259,12 @@ def _rounded(values: Any) -> tuple[float, ...]:
 
 
 def report(model: RouterModel, rows: Sequence[FeatureRow]) -> dict[str, dict[str, float | None]]:
-    """Per split: steps, tasks, share of y = 1, AUROC (None where there is one class), Brier, and the Brier of always
-    saying that share.
+    """Return per split: steps, tasks, share of y = 1, AUROC (None with one class), Brier score, and the Brier score of
+    always predicting that share.
 
-    No task of either split is held out: the model was fitted on the one and scaled on the other. AUROC on calibration
-    tasks is that of unseen ones, since scaling keeps the order; Brier is flattered by two fitted numbers. An
-    evaluation's ECE and Brier are of evaluation tasks.
+    Neither split is held out: the model was fitted on the one and calibrated on the other. AUROC on calibration tasks
+    is that of unseen tasks, since calibration keeps the order; their Brier score is optimistic by two fitted numbers.
+    An evaluation's ECE and Brier score are of evaluation tasks.
     """
     from sklearn.metrics import roc_auc_score
 

@@ -235,7 +235,7 @@ def _cells(
 
 def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     """Write a cell's episodes in the order of their ids, one at a time in memory; return the number not measured."""
-    from r2v.rollout.work_queue import tell_faults
+    from r2v.rollout.work_queue import log_faults
 
     ordered = _by_identity(runner, cell)
     solved, faults = 0, list[str]()
@@ -251,7 +251,7 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     count = write_episodes(path, episodes())
     name = path.name.removesuffix(".jsonl.zst")
     logger.info("  cell played: condition=%s cell=%s succeeded=%d/%d", cell.specs[0].condition, name, solved, count)
-    tell_faults(cell.what, faults, count)
+    log_faults(cell.what, faults, count)
     return len(faults)
 
 

@@ -28,7 +28,7 @@ class CaseSupportSettings:
 def run(cfg: CaseSupportSettings, work: Work) -> None:
     """Fit the index on the recorded steps of the tasks that the policy was cloned from, or of all without a clone."""
     from r2v.data.store import StoredEpisodes
-    from r2v.policy.training_tools import told
+    from r2v.policy.training_tools import tool_specs
     from r2v.router.case_support import CaseIndex, recorded_steps
 
     recorded = work.inputs["perturb"]
@@ -37,7 +37,7 @@ def run(cfg: CaseSupportSettings, work: Work) -> None:
         recorded.file("trajectories.jsonl"),
         keep=lambda episode: cloned is None or episode.metadata.task_id in cloned,
     )
-    tools = told(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
+    tools = tool_specs(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
     index = CaseIndex.of(recorded_steps(episodes), tools, cfg.seed)
     index.save(work.folder)
     work.summary.update(n_steps=len(index.task_of), n_tasks=len(index.tasks), n_terms=len(index.terms))

@@ -47,7 +47,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Ask the small policy at every recorded state of the tasks that it was not cloned from; write the rows. Raise
     EmptyResult where train or calibration steps are missing."""
     from r2v.envs.base import load_benchmark
-    from r2v.policy.training_tools import told
+    from r2v.policy.training_tools import tool_specs
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.gates import FeatureExtractor
     from r2v.rollout.model_factory import Payer, engine, priced_native_policy, priced_policy
@@ -57,13 +57,13 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.router.labels import write_rows
 
     episodes, splits = _recorded(cfg, work)
-    tools, native = told(_tools(work, "perturb")), cfg.policy.is_api
+    tools, native = tool_specs(_tools(work, "perturb")), cfg.policy.is_api
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     if native:
         waves = engine(cfg.rollout, benchmark, cfg.policy.as_endpoint(cfg.teacher))
         slm = priced_native_policy(cfg.policy, cfg.teacher, cfg.cost, waves, Payer.of(work))
     else:
-        waves, told_of = engine(cfg.rollout, benchmark), told(_tools(work, "bc"))
+        waves, told_of = engine(cfg.rollout, benchmark), tool_specs(_tools(work, "bc"))
         weights = work.inputs["bc"].file("final")
         slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
     samples = cfg.inference.num_candidates if cfg.samples else 0
@@ -144,10 +144,10 @@ def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
     """Return the predicate that is true if a state fits into the policy's context."""
     from r2v.policy.load import load_tokenizer
     from r2v.policy.prompt_encoder import Encoder
-    from r2v.policy.training_tools import told
+    from r2v.policy.training_tools import tool_specs
 
     tokenizer = load_tokenizer(cfg.policy, work.inputs["bc"].file("final"))
-    encoder = Encoder.of(tokenizer, cfg.policy, cfg.inference.max_new_tokens, told(_tools(work, "bc")))
+    encoder = Encoder.of(tokenizer, cfg.policy, cfg.inference.max_new_tokens, tool_specs(_tools(work, "bc")))
 
     def fits(view: StepView) -> bool:
         try:

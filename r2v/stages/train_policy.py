@@ -264,9 +264,9 @@ def _tools(cfg: BCSettings | PreferenceSettings, source: Artifact) -> Tools:
 
 def _encoder(cfg: BCSettings | PreferenceSettings, loaded: Loaded, tools: Tools) -> Encoder:
     from r2v.policy.prompt_encoder import Encoder
-    from r2v.policy.training_tools import told
+    from r2v.policy.training_tools import tool_specs
 
-    return Encoder.of(loaded.tokenizer, cfg.policy, cfg.max_new_tokens, told(tools))
+    return Encoder.of(loaded.tokenizer, cfg.policy, cfg.max_new_tokens, tool_specs(tools))
 
 
 def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
     from r2v.rollout.stage_rollouts.corruptions import CorruptionRollout
-    from r2v.rollout.work_queue import BlockPlayer, tell_faults
+    from r2v.rollout.work_queue import BlockPlayer, log_faults
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
@@ -151,7 +151,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     played = list(player.records(cell))
     episodes, records = [episode for episode, *_ in played], [record for _, *some in played for record in some]
     faults = [episode.env_fault for episode in episodes if episode.env_fault is not None]
-    tell_faults(what, faults, len(specs))
+    log_faults(what, faults, len(specs))
     work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))
     examples, counts = executed_examples(records)
     logger.info("  labels executed: counts=%s", corruptions_line(counts))

@@ -201,13 +201,13 @@ def _trained_by_ranks(
 
 def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
     """Return the tools in the verifier's prompts, as in the policy's: those recorded with the runs."""
-    from r2v.policy.training_tools import of_fresh_world, told
+    from r2v.policy.training_tools import of_fresh_world, tool_specs
 
     if cfg.policy.tools != "auto":
         return ()
     registry = DataRegistry(work.root / "data")
     recorded = tools_of_runs([registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]])
-    return told(of_fresh_world(cfg.env) if recorded is None else recorded)
+    return tool_specs(of_fresh_world(cfg.env) if recorded is None else recorded)
 
 
 def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:

@@ -93,7 +93,7 @@ def test_what_a_helper_has_played_is_the_stage_s_own(
     files = list((project / "outputs/.episodes" / attempt_of(project, name).name).glob("*.jsonl"))
     assert len(files) > 2 and main([*job(name).argv, *WORDS[1:]]) == 0
     assert content(attempt_of(project, name)) == expected
-    assert "plays of this attempt are already there" in capsys.readouterr().err
+    assert "attempt resumed: cached_plays=" in capsys.readouterr().err
     help_job(config, job(name), inputs_of(config, name))
     (said,) = capsys.readouterr().err.splitlines()
     assert said == f"helper ended, no block is left: stage={name}"

@@ -212,8 +212,8 @@ def test_what_is_folded_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert template.fold.tool and template.fold.system and not template.native_tools
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert "observations as the user's words and the system prompt before the user's first words" in lines[0]
-    assert "told of 2 tools in the system prompt" in lines[1]
+    assert "roles=tool,system" in lines[0]
+    assert "tools=2 rendered_by=system_prompt" in lines[1]
 
 
 def test_the_template_tells_the_tools_where_it_has_a_place_for_them() -> None:
@@ -243,11 +243,11 @@ def test_tools_that_leave_too_little_room_are_not_told(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "r2v"):
         encoder = Encoder(tokenizer(TEMPLATES["llama3"]), max_seq_len=900, reserve=60, tools=TOOLS)
     assert encoder.template.tools == () and "raise policy.max_seq_len" in caplog.text
-    assert "told of" not in caplog.text
+    assert "tools in prompts" not in caplog.text
 
 
 def test_a_template_that_loses_the_users_words_or_draws_at_random_is_refused() -> None:
-    with pytest.raises(UsageError, match="leaves out what a conversation says"):
+    with pytest.raises(UsageError, match="drops texts of a conversation"):
         Encoder(tokenizer("{{ messages[-1].content }}"), max_seq_len=1000, reserve=8)
     with pytest.raises(UsageError, match="draws at random"):
         Encoder(tokenizer(tiny_models.TEMPLATE + "{{ range(90000) | random }}"), max_seq_len=1000, reserve=8)

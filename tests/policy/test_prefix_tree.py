@@ -259,7 +259,7 @@ def test_cloning_in_trees_ends_in_the_weights_of_cloning_step_by_step(
             assert report["n_tokens_step_by_step"] > 2.5 * report["n_tokens"]
         else:
             assert "n_tokens_step_by_step" not in report
-    assert "no prefix tree: because I say so" in caplog.text and "step by step" in caplog.text
+    assert "single rows: reason=because I say so" in caplog.text and "tokens_step_by_step=" in caplog.text
     for name, trained in weights["trees"].items():
         worst = float((trained - weights["steps"][name]).abs().max())
         assert worst < 1e-6, f"{name}: {worst}"

@@ -266,7 +266,7 @@ def test_threads_get_the_same_ids() -> None:
         assert list(pool.map(lambda page: segments.size("user", page), pages)) == [len(ids) for ids in alone]
 
 
-def test_a_template_that_looks_around_does_not_string_together() -> None:
+def test_a_template_that_looks_around_does_not_concatenate() -> None:
     counting = tiny_models.TEMPLATE.replace("{{ m.content }}", "w{{ messages | length }} {{ m.content }}")
     for template, expected in ((tiny_models.TEMPLATE, True), (counting, False)):
-        assert Segments(ChatTemplate(tiny_models.tokenizer(template)), 100, 100).string_together() is expected
+        assert Segments(ChatTemplate(tiny_models.tokenizer(template)), 100, 100).concatenate() is expected

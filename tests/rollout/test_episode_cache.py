@@ -106,7 +106,7 @@ def test_taken_from_the_cache_every_record_is_the_same(
     path.write_bytes(b"".join(lines[:4]))
     with caplog.at_level("INFO"):
         assert play(tmp_path) == plain
-    assert any("resuming: 4 plays of this attempt are already there" in message for message in caplog.messages)
+    assert any("attempt resumed: cached_plays=4" in message for message in caplog.messages)
     assert sorted(path.read_bytes().split(b"\n")) == sorted(b"".join(lines).split(b"\n"))
 
 

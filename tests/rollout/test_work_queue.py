@@ -367,7 +367,7 @@ def test_a_refused_question_is_a_fault_of_its_episode_in_every_way_of_playing(
     assert faults == ["no answer: 400 the context is too long"] * 3
     assert census(on) == (True, 0)
     if play is not corruptions:  # which hands its faulty episodes to the stage
-        assert "3 of 6 episodes were not measured, first: no answer: 400 the context is too long" in caplog.text
+        assert "episodes=3/6 first_reason=no answer: 400 the context is too long" in caplog.text
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)

@@ -29,7 +29,7 @@ from r2v.llm.waves import Waves
 from r2v.pipeline.helping import help_job
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
-from r2v.policy.training_tools import told
+from r2v.policy.training_tools import tool_specs
 from r2v.rollout.model_factory import Payer, judge_of
 from r2v.rollout.session import Session
 from r2v.stages.collect import _under_way
@@ -94,7 +94,7 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
             collect(root, provider, f"teacher.mode={mode}", "teacher.waiting_usd_per_hour=0", "teacher.tail=0.5")
             paid = emulator.ledger()
         run = newest(root)
-        assert told(run.tools or ()) == tools_of(load_benchmark("desk")), "a training node needs no world"
+        assert tool_specs(run.tools or ()) == tools_of(load_benchmark("desk")), "a training node needs no world"
         found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
         assert (run.status, run.n_episodes) == ("done", 8)
         assert max(paid.paid().values()) == 1 and sum(paid.paid().values()) == found[mode][1]

@@ -79,7 +79,7 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
     refused = [episode for episode in episodes["llm_only"] if episode.outcome == "refused"]
     assert len(refused) == 2 and all((one.outcome_reason or "").startswith("400") for one in refused)
     assert all(one.termination == "no_answer" and not one.success for one in refused)
-    assert made.summary["n_env_faults"] == 0 and "were not measured" not in caplog.text
+    assert made.summary["n_env_faults"] == 0 and "not measured" not in caplog.text
     rows = {row["method"]: row for row in csv.DictReader(made.file("structured_results/main_table.csv").open())}
     assert (rows["llm_only"]["n_refused"], rows["slm_base"]["n_refused"]) == ("2", "0")
     assert float(rows["llm_only"]["success_rate"]) <= 0.5 and rows["llm_only"]["n_tasks"] == "4"

@@ -77,7 +77,7 @@ class BranchesAudit:
                 return self.one.actors.act(view, self.score, step, self.threshold)
             own = self._act(view, episode.steps[at])
             by_llm = step if step.action_source == LLM else episode.steps[at]
-            return other_act(own, self.one.actors.asked(view, by_llm), SLM)
+            return other_act(own, self.one.actors.llm_act(view, by_llm), SLM)
 
         return actor
 
@@ -131,7 +131,7 @@ class BranchesAudit:
                 by_llm = branch.steps[view.step]
             elif act.source == SLM and row is not None and row.llm_action is not None:
                 by_llm = replace(step, action=replace(step.action, raw_text=row.llm_action), said=None)
-            llm_act = self.one.actors.asked(view, by_llm)
+            llm_act = self.one.actors.llm_act(view, by_llm)
             proposal = act.text if act.proposal is None else act.proposal.text
             if disagrees(proposal, llm_act.text, view.tools) != (branch is not None):
                 same = "alike, and a" if branch else "otherwise, and no"

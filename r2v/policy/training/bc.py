@@ -2,7 +2,7 @@
 
     loss = -(1/|A|) sum over action tokens (end token included) of log pi(a_i | context, a_<i)
 
-Where the chat template begins every reply with the same words (`ChatTemplate.opening`, such as an empty thought), their
+Where the chat template begins every reply with the same text (`ChatTemplate.opening`, such as an empty thought), its
 tokens count as action tokens.
 
 `r2v.policy.training.rows` makes the training sequences; `r2v.policy.training.fit` runs TRL's trainer on them.
@@ -34,7 +34,7 @@ from r2v.randomness import generator
 from r2v.storage.files import write_json
 
 _CLONED = ("native", "annotate", "insert", "reroll")
-"""Constructions of episodes whose actions answer the observations beside them."""
+"""Constructions of episodes whose actions answer their recorded observations."""
 _MEASURED_STEPS = 200
 _UNKNOWN_SHARE = 0.25
 
@@ -47,7 +47,7 @@ class Collected(Protocol):
 
 
 def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train",), *, replaced: bool = False) -> None:
-    """Raises InputError naming the first episode that must not be learnt from: a failed one (or an imported one whose
+    """Raise InputError naming the first episode that must not be learnt from: a failed one (or an imported one whose
     log says so), one of another split, or, unless `replaced`, one whose observations were replaced after the fact."""
     allowed = (*_CLONED, "replace") if replaced else _CLONED
     for episode in episodes:
@@ -63,10 +63,10 @@ def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train"
 
 
 def _takes_trees(loaded: Loaded, encoder: Encoder) -> bool:
-    """As rank 0 finds: another's model may have no values yet."""
+    """True if rank 0's model can be trained on prefix trees; the weights of other ranks may have no values yet."""
     reason = from_rank0(None if distributed.rank() else why_no_trees(loaded.model, encoder.max_seq_len))
     if reason is not None:
-        logger.info("  bc: where prompts do not continue one another each step is a row, no prefix tree: %s", reason)
+        logger.info("  prefix trees are off, steps with rewritten prompts are single rows: reason=%s", reason)
     return reason is None
 
 
@@ -81,16 +81,16 @@ def train_bc(
     held_out: Collected = (),
     replaced: bool = False,
 ) -> dict[str, Any]:
-    """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
-    (as rank 0; the others' is empty).
+    """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; write and return the report
+    (empty on ranks other than 0).
 
-    `held_out` episodes (the calibration split, or tasks that are left to a router) are only measured on; `replaced` as
-    of `check_clonable`. Raises InputError for an episode that must not be learnt from, EmptyResult where no step is
+    `held_out` episodes (the calibration split, or tasks left to a router) are only measured on; `replaced` as in
+    `check_clonable`. Raises InputError for an episode that must not be learnt from, EmptyResult where no step is
     left.
     """
     check_clonable(episodes, replaced=replaced)
     check_clonable(held_out, ("calibration", "train"), replaced=replaced)
-    takes_trees = cache(lambda: _takes_trees(loaded, encoder))  # asked once, and only if an episode could be a tree
+    takes_trees = cache(lambda: _takes_trees(loaded, encoder))  # tested once, and only if an episode could be a tree
     built = build_rows(episodes, encoder, takes_trees)
     rows = [built.rows[i] for i in draw_rows(len(built.rows), phase.max_examples, seed)]
     if not rows:
@@ -124,7 +124,7 @@ def train_bc(
     }
     write_json(out / "bc_report.json", report)
     logger.info(
-        "  bc: %d steps in %d rows, loss %.4f -> %.4f, acts as its teacher at %.1f %% of %d training steps",
+        "  bc trained: steps=%d rows=%d first_loss=%.4f last_loss=%.4f teacher_match=%.1f%% matched_on_steps=%d",
         *(report["n_steps"], len(rows), losses[0]["loss"], losses[-1]["loss"]),
         *(100 * match["canonical"], match["n_steps"]),
     )
@@ -132,34 +132,32 @@ def train_bc(
 
 
 def _warn_of_unknown_words(rows: Sequence[TrainingRow], loaded: Loaded) -> None:
-    """Warn where the vocabulary lacks much of the text, as the bundled student's does of anything but the desk."""
+    """Warn where the vocabulary lacks much of the text, as the bundled student's does outside the desk."""
     unknown = loaded.tokenizer.unk_token_id
     if unknown in (None, loaded.tokenizer.eos_token_id):
         return
     share = sum(row.ids.count(unknown) for row in rows) / sum(len(row.ids) for row in rows)
     if share > _UNKNOWN_SHARE:
         logger.warning(
-            "  bc: %.0f %% of the tokens are words that %s does not know, and it can say none of them; name a model "
-            "that reads these trajectories: policy.model_name=FOLDER or NAME, or policy.provider for one behind an API",
-            *(100 * share, loaded.name),
+            "  vocabulary lacks words of the trajectories: model=%s unknown_tokens=%.0f%% remedy=name another model by "
+            "policy.model_name=FOLDER or NAME, or one behind an API by policy.provider",
+            *(loaded.name, 100 * share),
         )
 
 
 def _spared(rows: Sequence[TrainingRow]) -> dict[str, int]:
-    """For the report: tokens of the same steps one by one, where some are laid into trees."""
+    """Return, for the report, the tokens of the same steps as single rows; empty where none are laid into trees."""
     if not any(row.depths for row in rows):
         return {}
     spared = {"n_tokens_step_by_step": sum(row.alone or len(row.ids) for row in rows)}
-    logger.info(
-        "  bc: %d tokens in prefix trees and rows, %d step by step", sum(len(r.ids) for r in rows), *spared.values()
-    )
+    logger.info("  prefix trees: tokens=%d tokens_step_by_step=%d", sum(len(r.ids) for r in rows), *spared.values())
     return spared
 
 
 def make_bc_trainer(
     rows: Sequence[TrainingRow], order: Sequence[int], loaded: Loaded, phase: Phase, out: Path, seed: int
 ) -> Any:
-    """TRL's trainer of rows in the order given."""
+    """Return TRL's trainer of rows in the order given."""
     from datasets import Dataset
     from trl import SFTConfig
 
@@ -194,9 +192,9 @@ def teacher_match(episodes: Iterable[Episode], loaded: Loaded, encoder: Encoder,
     count = sum(1 for episode in episodes for _ in steps_of(episode))
     drawn = generator(seed, "match").sample(range(count), min(_MEASURED_STEPS, count))
     numbered = enumerate(step for episode in episodes for step in steps_of(episode))
-    chosen, wanted = {}, set(drawn)
+    chosen, drawn_numbers = {}, set(drawn)
     for number, step in numbered:
-        if number in wanted:
+        if number in drawn_numbers:
             chosen[number] = step
     steps = [chosen[number] for number in drawn]
     texts = _greedy([encoder(context) for context, _ in steps], loaded, encoder)

@@ -1,7 +1,7 @@
 """The training loop that behaviour cloning and DPO share: order of rows, trainer arguments, checkpoints, resuming.
 
-The order of rows is fixed before training starts and a pure function of (seed, lengths); a resumed run skips what it
-has seen and continues with the same batches. Only the effective batch matters, not how it is divided into
+The order of rows is fixed before training starts and a pure function of (seed, lengths); a resumed run skips the
+rows it has seen and continues with the same batches. Only the effective batch matters, not how it is divided into
 micro-batches or among ranks (`r2v.distributed`): each update sees the same rows. On a signal to stop, the current
 update is finished and a checkpoint written.
 """
@@ -29,15 +29,16 @@ from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST
 
 _WINDOW = 8
-"""Batches within which rows are sorted by length: little padding, and still a random order."""
+"""Batches within which rows are sorted by length, for little padding in a still random order."""
 
 _PENDING = "pending.pt"
-"""In a checkpoint: what the trainer has measured since its last log entry."""
+"""File in a checkpoint with the trainer's measurements since its last log entry."""
 _LARGE = 100_000_000
+"""Parameters above which a GPU trains in bfloat16 and recomputes activations."""
 
 
 def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
-    """Indices of all rows in the order they are trained on: `num_epochs` passes, each in a new random order,
+    """Return the indices of all rows in training order: `num_epochs` passes, each in a new random order,
     neighbours in length together."""
     batch = phase.batch_size * phase.gradient_accumulation_steps
     order: list[int] = []
@@ -57,14 +58,14 @@ def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
 
 
 def draw_rows(count: int, most: int | None, seed: int) -> list[int]:
-    """The rows of `count` that are trained on: all, or `most` of them drawn by key, in their order."""
+    """Return the rows of `count` to train on: all, or `most` of them drawn by key, in their order."""
     if most is None or most >= count:
         return list(range(count))
     return sorted(generator(seed, "examples").sample(range(count), most))
 
 
 def pad_for_ranks(order: Sequence[int], phase: Phase, ranks: int) -> list[int | None]:
-    """The scheduled rows as ranks take them, a micro-batch each in turn. All ranks need the same number of equal
+    """Return the scheduled rows as ranks take them, a micro-batch each in turn. All ranks need the same number of equal
     micro-batches, so the last are padded with None, rows without a loss. An update sees the same rows for any number
     of ranks."""
     micro, _ = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
@@ -72,7 +73,7 @@ def pad_for_ranks(order: Sequence[int], phase: Phase, ranks: int) -> list[int | 
 
 
 def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict[str, Any]:
-    """Settings of a TRL trainer that walks once, in order, through `rows` scheduled rows."""
+    """Return the settings of a TRL trainer that reads `rows` scheduled rows once, in order."""
     updates = math.ceil(rows / (phase.batch_size * phase.gradient_accumulation_steps))
     micro, accumulation = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, distributed.ranks())
     on_gpu = model.device.type == "cuda" or (phase.fsdp and torch.cuda.is_available())
@@ -114,10 +115,10 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
 
 
 def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict[str, float]]:
-    """Train to the end, from the newest whole checkpoint where there is one; returns the trainer's log.
+    """Train to the end, from the newest whole checkpoint where there is one; return the trainer's log.
 
-    `lengths` are the tokens of the rows, in the order they are trained on. Raises Interrupted, a checkpoint
-    written, when a signal asks to stop; UsageError where a loss, a gradient or a weight is not finite; EnvironmentFault
+    `lengths` are the tokens of the rows, in training order. Raises Interrupted, a checkpoint written, on a signal to
+    stop; UsageError where a loss, a gradient or a weight is not finite; EnvironmentFault
     where the disk takes no checkpoint.
     """
     if trainer.args.use_cpu:
@@ -146,7 +147,7 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
 
 
 def _resume_from(out: Path, what: str) -> Path | None:
-    """The checkpoint that all ranks resume from. Rank 0 checks it; the others go by the link that it leaves."""
+    """Return the checkpoint that all ranks resume from; rank 0 checks it, the others follow its link."""
     if distributed.rank() == 0:
         checkpoint.newest_whole(out, what)
     distributed.wait_for_all()
@@ -155,8 +156,8 @@ def _resume_from(out: Path, what: str) -> Path | None:
 
 
 def _watch(trainer: Any, what: str, out: Path) -> None:
-    """Have the trainer refuse a gradient that is not finite before it steps by it, and tell a full disk while it saves
-    in our words. It has no callback for either."""
+    """Have the trainer refuse a gradient that is not finite before the update, and raise EnvironmentFault for a full
+    disk while it saves. It has no callback for either."""
     get_norm, save = trainer._get_grad_norm, trainer._save_checkpoint
     size = 3 * sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
 
@@ -177,7 +178,7 @@ def _watch(trainer: Any, what: str, out: Path) -> None:
 
 
 def _require_finite_weights(trainer: Any, what: str) -> None:
-    """Raise UsageError where a trained weight is not finite: what is saved or published can be trained on."""
+    """Raise UsageError if a trained weight is not finite: no such weights are saved or published."""
     for name, weight in trainer.model.named_parameters():
         if weight.requires_grad and not bool(torch.isfinite(weight).all()):
             _refuse(trainer, what, f"the weight {name} is not finite after update {trainer.state.global_step}")
@@ -195,8 +196,8 @@ def _refuse(trainer: Any, what: str, finding: str) -> NoReturn:
 class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
     """Points checkpoint-latest at each finished checkpoint, updates progress, and stops training on a signal.
 
-    A checkpoint also holds what was measured since the last log entry, so that the log of a run that was cut and
-    resumed is that of one that was not. `tokens` is how many are done after each update.
+    A checkpoint also holds the measurements since the last log entry, so that the log of a resumed run is that of an
+    uninterrupted one. `tokens`: tokens trained on after each update.
     """
 
     def __init__(
@@ -240,17 +241,17 @@ class _CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         loss = trainer.accelerator.gather(trainer._tr_loss).mean().item()
         distributed.wait_for_all()
         if state.is_world_process_zero:
-            place = self._out / f"checkpoint-{state.global_step}"
-            with checkpoint.saving(place):
+            folder = self._out / f"checkpoint-{state.global_step}"
+            with checkpoint.saving(folder):
                 torch.save(
                     {
                         "loss": loss,
                         "since": trainer._globalstep_last_logged,
                         "metrics": dict(trainer._metrics["train"]),
                     },
-                    place / _PENDING,
+                    folder / _PENDING,
                 )
-                checkpoint.seal(place)
-                checkpoint.point(self._out, place)
+                checkpoint.seal(folder)
+                checkpoint.point(self._out, folder)
             checkpoint.forget(self._out, state.global_step)
         distributed.wait_for_all()

@@ -1,10 +1,10 @@
-"""Preference training (DPO): of two actions at the same state, say the one that turned out better more often.
+"""Preference training (DPO): make the better of two actions at the same state likelier.
 
     L = -log sigmoid(beta * [(log pi(a+) - log ref(a+)) - (log pi(a-) - log ref(a-))])  +  w * NLL(a+)
 
 The reference is the cloned policy itself, so before the first update L's first part is ln 2; anything else
 means a wrong reference, and training refuses to start. DPO can lower both log-probs when the two actions are
-alike; the likelihood term and the report's `chosen_logp` watch over that.
+alike; the likelihood term counters that, and the report's `chosen_logp` shows it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class PairRow:
 
 
 BLANK = PairRow([0, 0], [], [])
-"""Teaches nothing: a pair without completions, which `PairTrainer` leaves out of the loss."""
+"""Padding row: a pair without completions, which `PairTrainer` leaves out of the loss."""
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a preference_pairs.jsonl. Raises InputError naming file and line."""
+    """Return the pairs of a preference_pairs.jsonl. Raises InputError naming file and line."""
     pairs = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
@@ -84,13 +84,13 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def build_rows(pairs: Iterable[Pair], encoder: Encoder) -> tuple[list[PairRow], int]:
-    """Rows in tokens, contexts elided as while acting, and how many pairs were too long even so."""
+    """Return rows in tokens, contexts elided as while acting, and the number of pairs that were too long even so."""
     rows, dropped = [], 0
     for pair in pairs:
         chosen, rejected = encoder.action_ids(pair.chosen), encoder.action_ids(pair.rejected)
         try:
             prompt = encoder.prompt(pair.prompt, reserve=max(len(chosen), len(rejected), encoder.reserve))
-        except InputError:
+        except InputError:  # too long even elided
             dropped += 1
             continue
         rows.append(PairRow(list(prompt.ids), chosen, rejected))
@@ -107,8 +107,8 @@ def train_preference(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """Train the cloned policy `loaded` into `out`/final, resuming from `out`/checkpoint-latest; returns and
-    writes the report (as rank 0; the others' is empty). Raises EmptyResult without pairs."""
+    """Train the cloned policy `loaded` into `out`/final, resuming from `out`/checkpoint-latest; write and return
+    the report (empty on ranks other than 0). Raises EmptyResult without pairs."""
     built, dropped = build_rows(pairs, encoder)
     rows = [built[i] for i in draw_rows(len(built), phase.max_examples, seed)]
     if not rows:
@@ -143,18 +143,18 @@ def train_preference(
     }
     write_json(out / "dpo_report.json", report)
     logger.info(
-        "  preference: %d pairs of %d tasks, reward margin %+.4f",
+        "  preference trained: pairs=%d tasks=%d reward_margin=%+.4f",
         *(len(rows), report["n_tasks"], report["reward_margin"]),
     )
     for warning in _warnings(before, after):
-        logger.warning("  preference: %s", warning)
+        logger.warning("  preference training is suspect: reason=%s", warning)
     return report
 
 
 def make_trainer(
     rows: Sequence[PairRow], loaded: Loaded, phase: Phase, preference: PreferenceConfig, out: Path, seed: int
 ) -> Any:
-    """TRL's DPO trainer over rows in the order given. A full model gets a frozen copy of itself as reference; a
+    """Return TRL's DPO trainer over rows in the order given. A full model gets a frozen copy of itself as reference; a
     PeftModel's reference is a frozen copy of its adapter, which TRL makes."""
     from datasets import Dataset
     from trl import DPOConfig
@@ -188,13 +188,13 @@ def make_trainer(
 
 
 def _before_training(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> tuple[Logps, float]:
-    """Log-probabilities of the pairs, and DPO's loss, before any update. Under FSDP rank 0 alone has the policy whole,
-    on its CPU, and the other ranks' figures mean nothing."""
+    """Return the pairs' log-probabilities and DPO's loss before any update. Under FSDP rank 0 alone has the whole
+    policy, on its CPU, and the other ranks' figures mean nothing."""
     if not trainer.is_fsdp_enabled:
         first = _first_sharded_loss(trainer, loaded, rows[:16]) if is_sharded(trainer) else _first_loss(trainer)
         return mean_logps(loaded, rows), first
     reference = None
-    if trainer.ref_model is not None:  # its shards are read in step
+    if trainer.ref_model is not None:  # sharded: all ranks must run it
         reference = mean_logps(replace(loaded, model=trainer.ref_model), rows[:16])
     if distributed.rank():
         return Logps(0.0, 0.0, 0.0), 0.0
@@ -203,14 +203,14 @@ def _before_training(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> t
 
 
 def _first_loss(trainer: Any) -> float:
-    """DPO's loss before any update, which is ln 2 if and only if the reference is the policy."""
+    """Return DPO's loss before any update, which is ln 2 if and only if the reference is the policy."""
     with torch.no_grad():
         return _near_ln2(trainer, float(trainer.sigmoid_loss(next(iter(trainer.get_train_dataloader())))))
 
 
 def _first_sharded_loss(trainer: Any, loaded: Loaded, rows: Sequence[PairRow], reference: Logps | None = None) -> float:
-    """The same of sharded weights, by the formula and on the mean of a few pairs: TRL's forward expects sharded
-    weights, and the policy's are sharded only once training has begun (the reference's are already)."""
+    """Return the same for sharded weights, by the formula and on the mean of a few pairs: TRL's forward expects sharded
+    weights, and the policy's are sharded only when training begins (the reference's are already)."""
     from trl.trainer.utils import use_adapter
 
     if reference is None:
@@ -241,7 +241,7 @@ class Logps:
         return self.chosen - self.rejected
 
     def summary(self) -> dict[str, float]:
-        """For the report."""
+        """Return the figures for the report."""
         return {
             "chosen_logp": round(self.chosen, 6),
             "rejected_logp": round(self.rejected, 6),

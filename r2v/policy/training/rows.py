@@ -2,10 +2,10 @@
 
     built = build_rows(episodes, encoder, trees=lambda: True)
 
-An episode that fits is one row with its loss on every action. Where it does not (its context is elided as it will be
-while acting, `r2v.policy.prompt_encoder`) or where the template rewrites history, its steps are rows that share
-their beginnings: laid into prefix trees (`r2v.policy.prefix_tree`) where the model can read such, else trained on one
-by one. No action is ever cut: a step whose goal and action alone are too long is dropped and counted.
+An episode that fits is one row with its loss on every action. Where it does not fit (its context is elided as while
+acting, `r2v.policy.prompt_encoder`), or the template rewrites history, its steps are rows with common beginnings: laid
+into prefix trees (`r2v.policy.prefix_tree`) where the model can read them, else trained on one by one. No action is
+ever cut: a step whose goal and action alone are too long is dropped and counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from r2v.policy.prompt_encoder import Encoder, build_messages
 class TrainingRow:
     """One training sequence; `labels` is IGNORED except on action tokens. `elided` counts steps.
 
-    `depths` and `ends` are those of a prefix tree; without, it is a plain sequence. `alone` is how many tokens its
-    steps have one by one.
+    `depths` and `ends` are those of a prefix tree; without, it is a plain sequence. `alone`: tokens of its steps as
+    single rows.
     """
 
     ids: list[int]
@@ -50,24 +50,24 @@ def _never() -> bool:
 
 
 def build_rows(episodes: Iterable[Episode], encoder: Encoder, trees: Callable[[], bool] = _never) -> TrainingRows:
-    """Token rows of these episodes, in their order; `trees`: whether to lay steps into prefix trees, asked where there
-    is something to lay."""
+    """Return token rows of these episodes, in their order. `trees`: True if steps may be laid into prefix trees; called
+    only where several could be."""
     rows: list[TrainingRow] = []
     dropped = 0
     for episode in episodes:
         steps = [step_row(context, action, encoder) for context, action in steps_of(episode)]
-        kept = [row for row in steps if row is not None]
-        dropped += len(steps) - len(kept)
-        whole = _episode_row(kept) if len(kept) == len(steps) else None
+        fitting = [row for row in steps if row is not None]
+        dropped += len(steps) - len(fitting)
+        whole = _episode_row(fitting) if len(fitting) == len(steps) else None
         if whole is not None:
             rows.append(whole)
         else:
-            rows += _trees(kept, encoder.max_seq_len) if len(kept) > 1 and trees() else kept
+            rows += _trees(fitting, encoder.max_seq_len) if len(fitting) > 1 and trees() else fitting
     return TrainingRows(rows, dropped)
 
 
 def _trees(steps: Sequence[TrainingRow], most: int) -> Iterator[TrainingRow]:
-    """An episode's steps in prefix trees, each of at most `most` tokens, or of one step."""
+    """Yield an episode's steps in prefix trees, each of at most `most` tokens, or of one step."""
     at = 0
     for tree in lay_out([(row.ids, row.labels) for row in steps], most):
         held = steps[at : at + tree.rows]
@@ -84,7 +84,8 @@ def _trees(steps: Sequence[TrainingRow], most: int) -> Iterator[TrainingRow]:
 
 
 def steps_of(episode: Episode) -> Iterator[tuple[Any, str]]:
-    """(messages before the action, action) of every step that is learnt: one that a log copies from another is not."""
+    """Yield (messages before the action, action) of every step that is learnt; steps copied from another log are
+    not."""
     observations = [step.observation.raw_text for step in episode.steps]
     actions = [step.action.raw_text for step in episode.steps]
     system = episode.metadata.extra.get("system")
@@ -94,8 +95,8 @@ def steps_of(episode: Episode) -> Iterator[tuple[Any, str]]:
 
 
 def step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
-    """One action after what was seen before it; None where it is too long even elided. The template's opening of a
-    reply is learned too: R2V's prompts end in it, those of a chat server do not."""
+    """Return the row of one action after its context; None where it is too long even elided. The template's opening of
+    a reply is learned too: R2V's prompts end in it, those of a chat server do not."""
     target = encoder.action_ids(action)
     try:
         prompt = encoder.prompt(context, reserve=max(len(target), encoder.reserve))
@@ -106,7 +107,7 @@ def step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
 
 
 def _episode_row(steps: Sequence[TrainingRow]) -> TrainingRow | None:
-    """The episode as one row, if every step's prompt and action is a prefix of it: then one pass teaches
+    """Return the episode as one row, if every step's prompt and action is a prefix of it: then one pass teaches
     exactly what a row per step would."""
     ids: list[int] = []
     labels: list[int] = []

@@ -1,8 +1,8 @@
-"""Sharded training of a policy: the trainer's plugins that divide weights among ranks, and weights together again.
+"""Sharded training of a policy: the trainer's plugins that divide weights among ranks, and the whole model afterwards.
 
-Two of them: DeepSpeed's ZeRO (`training.zero`), before which each rank has the whole model, and torch's FSDP2 through
-accelerate (`training.fsdp`), before which rank 0 has it alone (`r2v.policy.sharded_loading`). Afterwards rank 0 has a
-whole one again, to be measured and exported.
+The plugins are DeepSpeed's ZeRO (`training.zero`), before which each rank has the whole model, and torch's FSDP2
+through accelerate (`training.fsdp`), before which rank 0 has it alone (`r2v.policy.sharded_loading`). Afterwards rank 0
+has a whole model again, to be measured and exported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from r2v.policy.sharded_loading import whole_weights
 
 
 def zero_plugin(stage: int) -> dict[str, Any]:
-    """A DeepSpeed configuration of this ZeRO stage; `auto` stands for the trainer's own arguments."""
+    """Return a DeepSpeed configuration of this ZeRO stage; the trainer fills in its `auto` values."""
     return {
         "zero_optimization": {
             "stage": stage,
@@ -43,8 +43,8 @@ def skip_shared_memory_build() -> None:
 
 
 def fsdp_plugin(checkpointing: bool) -> dict[str, Any]:
-    """FSDP2 by the trainer's own plugin: a layer at a time is gathered, each rank writes its part of a checkpoint.
-    Recomputing activations is the wrapping's own there."""
+    """Return settings of the trainer's FSDP2 plugin: layers are gathered one at a time, each rank writes its part of a
+    checkpoint, and the wrapping itself recomputes activations."""
     return {
         "fsdp": True,
         "fsdp_config": {
@@ -64,8 +64,8 @@ def is_sharded(trainer: Any) -> bool:
 
 
 def gather_model(trainer: Any, loaded: Loaded) -> Loaded:
-    """The trained policy with all of its weights, on rank 0, to be measured and exported. Shards are gathered, so all
-    ranks must call it."""
+    """Return the trained policy with all of its weights on rank 0, to be measured and exported. All ranks must call,
+    since shards are gathered."""
     if not is_sharded(trainer):
         return loaded
     adapted = hasattr(loaded.model, "peft_config")

@@ -18,7 +18,7 @@ from r2v.policy.prefix_tree import IGNORED, mask_for
 
 
 def collate_trees(rows: Sequence[dict[str, list[int]]], pad_id: int) -> dict[str, torch.Tensor]:
-    """Rows of a micro-batch, padded on the right; no token sees a pad."""
+    """Return the rows of a micro-batch, padded on the right; no token sees a pad."""
     longest = max(len(row["input_ids"]) for row in rows)
     fill = {"input_ids": pad_id, "labels": IGNORED, "depths": 0, "ends": 0}
     return {
@@ -28,7 +28,7 @@ def collate_trees(rows: Sequence[dict[str, list[int]]], pad_id: int) -> dict[str
 
 
 class BCTrainer(SFTTrainer):  # type: ignore[misc]
-    """Rows hold `input_ids` and `labels`; dataset_kwargs={"skip_prepare_dataset": True} leaves them alone.
+    """Rows hold `input_ids` and `labels`; dataset_kwargs={"skip_prepare_dataset": True} leaves them unchanged.
 
     Rows that are prefix trees hold `depths` and `ends` too, and come through `collate_trees`.
     """
@@ -37,14 +37,14 @@ class BCTrainer(SFTTrainer):  # type: ignore[misc]
         self._signature_columns = ["input_ids", "labels", "depths", "ends"]
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """TRL's loss, each token of a tree seeing its own path."""
+        """Return TRL's loss, each token of a tree seeing its own path."""
         if "ends" in inputs:
             inputs["attention_mask"] = mask_for(self.model, inputs.pop("ends"))
             inputs["position_ids"] = inputs.pop("depths")
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: it holds dates and versions, and stands among the artifact's content."""
+        """Write none: its dates and versions would be part of the artifact's content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,13 @@ class PairTrainer(DPOTrainer):  # type: ignore[misc]
 
     TRL averages each part of the loss over a micro-batch, and micro-batches over an update: a pair, or a token of
     the likelihood, then weighs more the smaller its micro-batch is. Here both are means over the whole update,
-    whatever it is cut into and shared among; pairs without completions don't count.
+    independent of micro-batches and ranks; pairs without completions do not count.
     """
 
     _shares: list[_Share] = []
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batches of an update; notes what share of it each of them is."""
+        """Return the micro-batches of an update, and record each one's share of it."""
         batches, items = super().get_batch_samples(*args, **kwargs)
         sizes = torch.tensor(
             [_sizes(batch["completion_mask"]) for batch in batches], dtype=torch.float64, device=self.accelerator.device
@@ -82,8 +82,8 @@ class PairTrainer(DPOTrainer):  # type: ignore[misc]
         return batches, items
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """TRL's loss, each part weighted by the micro-batch's share in the update that is under way. A pair without
-        completions has a DPO loss of ln 2, without a gradient, and no token for the likelihood."""
+        """Return TRL's loss, each part weighted by the micro-batch's share in the update that is under way. A pair
+        without completions has a DPO loss of ln 2, without a gradient, and no token for the likelihood."""
         if not self._shares:
             return super().compute_loss(*args, **kwargs)
         share = self._shares.pop(0)
@@ -101,10 +101,10 @@ class PairTrainer(DPOTrainer):  # type: ignore[misc]
         return dataset
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: see BCTrainer."""
+        """Write none, as BCTrainer."""
 
     def sigmoid_loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        """DPO's own part of the loss on one batch, without the likelihood beside it and without dropout:
+        """Return DPO's own part of the loss on one batch, without the likelihood term and without dropout:
         -log sigmoid(beta * (difference of the log-ratios)), averaged over pairs."""
         whole, training = (self.loss_types, self.loss_weights), self.model.training
         self.loss_types, self.loss_weights = ["sigmoid"], [1.0]
@@ -119,6 +119,6 @@ class PairTrainer(DPOTrainer):  # type: ignore[misc]
 
 
 def _sizes(completion_mask: torch.Tensor) -> tuple[int, int, int]:
-    """Rows of a micro-batch, real pairs among them, and their chosen tokens."""
+    """Return the rows of a micro-batch, real pairs among them, and their chosen tokens."""
     chosen = completion_mask.chunk(2)[0].sum(1)
     return len(chosen), int((chosen > 0).sum()), int(chosen.sum())

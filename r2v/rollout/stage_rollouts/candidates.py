@@ -1,7 +1,7 @@
-"""Candidate rollouts: what each of K sampled actions is worth, found by playing on from its state.
+"""Candidate rollouts: K actions sampled at a state, each valued by playing on after it.
 
-Who plays on decides what can be told apart: after a small policy that fails whatever is chosen all values are 0; after
-a teacher that can mend a mistake they say what it costs, a step or the task.
+The continuing policy decides which values differ. With a small policy that fails after any action all values are 0;
+with a teacher that recovers from a mistake, a value is the cost of the mistake, a step or the task.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from r2v.router.features import masked
 from r2v.verifier.labels import detour_value
 
 FoldOf = Callable[[str], int]
-"""task_id -> which cross-fitted verifier may score it."""
+"""task_id -> index of the cross-fitted verifier that may score it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateRollout:
-    """Who plays, samples, scores and values."""
+    """The world and the models of candidate rollouts."""
 
     world: RolloutWorld
     slm: GreedyActor
     """Plays the episodes, and is sampled at each of their states."""
     teacher: GreedyActor | None
-    """Whose action at each state is a candidate too."""
+    """Its action at each state is a candidate too; None: samples only."""
     continuation: GreedyActor
     """Plays on after each action."""
     scorers: Sequence[Scorer]
-    """Cross-fitted verifiers; none where the verifier was left out."""
+    """Cross-fitted verifiers; empty where the verifier was left out."""
     folds: FoldOf
-    """Which scorer has not seen a task: `scorers[folds(task_id)]`."""
+    """Index of the scorer that was not trained on a task: `scorers[folds(task_id)]`."""
     sampling: CandidatesConfig
     waves: Waves
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
-        """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
-        is given; each distinct one is scored by a verifier that has not seen the task and valued by what playing on
-        after it comes to."""
+        """Return the cell of candidates: K samples of the small policy at every state of its own roll-outs, and the
+        teacher's action where one is given. Each distinct action is scored by a verifier that was not trained on the
+        task, and valued by playing on after it."""
         return Cell(
             what=what,
             identity={"play": "candidates", **(identity or {})},
@@ -80,6 +80,7 @@ class CandidateRollout:
         )
         forms = [masked(drawn.text, view.tools) for drawn in reply.samples]
         shown = None if self.teacher is None else (await self.teacher.act(view)).text
+        # reversed, so that a form's text is its first sample's
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
         if shown is not None:
             texts.setdefault(masked(shown, view.tools), shown)
@@ -111,9 +112,9 @@ class CandidateRollout:
         return _candidate_state(spec, played.episode.episode_id, step, actions, expert)
 
     async def _values(self, played: SnapshotRollout, step: StepSnapshot, texts: Sequence[str]) -> list[float | None]:
-        """What playing on after each action comes to, a success less for each step more than the shortest one took
-        (`detour_value`). None where a state's actions agree, for there is nothing to tell apart, and where the world
-        broke on the way."""
+        """Return the value of each action, in [0, 1]: that of the episode played on after it, discounted for each step
+        more than the shortest success took (`detour_value`). None where a state's actions agree, since no value would
+        differ, and where the world broke."""
         if len(texts) == 1:
             return [None]
         branches = [await self._branch(played, step, text) for text in texts]
@@ -126,7 +127,7 @@ class CandidateRollout:
         ]
 
     async def _branch(self, played: SnapshotRollout, step: StepSnapshot, text: str) -> Episode:
-        """The episode with this action; the roll-out itself where that is what it was."""
+        """Return the episode with this action; the roll-out itself where it took the action and would play on alike."""
         if text == step.act.text and self.continuation is self.slm:
             return played.episode
         return await play_counterfactual(step.before, replace(step.act, text=text), self.continuation, self.waves)

@@ -1,4 +1,4 @@
-"""Corruption rollouts: the teacher's steps with a plausible mistake in place of one, executed to the end."""
+"""Corruption rollouts: the teacher's episodes with a plausible mistake in place of one step, executed to the end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from r2v.verifier.labels import ExecutedAction, detour_value
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionRollout:
-    """Who plays, and how many of its steps are corrupted."""
+    """The world and the teacher of corruption rollouts, and how many mistakes are executed."""
 
     world: RolloutWorld
     teacher: GreedyActor
     waves: Waves
     per_episode: int
-    """Corrupted actions of an episode that are played on."""
+    """Most mistakes executed per episode."""
     discount: float
-    """What a success is worth less for each step of detour."""
+    """Factor on a success's value for each step of detour."""
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
-        """The teacher's own episodes, and plausible wrong actions put in place of its steps, each played on by the
-        teacher to the end: what a verifier can learn before there is a policy."""
+        """Return the cell of the teacher's own episodes and of plausible wrong actions in place of its steps, each
+        played on by the teacher to the end: training data of a verifier before there is a policy."""
         return Cell(
             what=what,
             identity={
@@ -48,7 +48,7 @@ class CorruptionRollout:
     async def _demonstrate(self, spec: EpisodeSpec) -> list[Episode | ExecutedAction]:
         played = await rollout_with_snapshots(self.world.start(spec), self.teacher, self.waves)
         if played.episode.env_fault is not None or not played.episode.success:
-            return [played.episode]
+            return [played.episode]  # without a success there is no detour to measure
         variants = [(index, variant) for index in range(len(played.snapshots)) for variant in _wrong(played, index)]
         generator(*played.snapshots[0].view.key("corruptions")).shuffle(variants)
         chosen = variants[: self.per_episode]
@@ -77,7 +77,7 @@ class CorruptionRollout:
 
 
 def _wrong(played: SnapshotRollout, index: int) -> list[Corruption]:
-    """Plausible mistakes in place of a step."""
+    """Return plausible mistakes in place of a step."""
     step = played.snapshots[index]
     free = frozenset(name for tool in step.view.tools for name in tool.free_arguments)
     return corrupt(

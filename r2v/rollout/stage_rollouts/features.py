@@ -1,8 +1,8 @@
-"""Feature rollouts: what a router learns from. An actor plays, and each of its steps is played on both ways: with the
-small policy's action and with the LLM's, after either of which the same actor goes on.
+"""Feature rollouts: training rows of a router. Each step of an episode is executed both ways, with the small policy's
+action and with the LLM's, and the same actor plays on after either.
 
-The actor is the small policy alone, or the pair routed so far: then the outcomes say what asking here is worth to that
-pair. A step acted by the LLM is a row too, for its proposal is the small policy's and both actions are executed.
+The actor is the small policy alone, or the pair routed so far, whose outcomes give the gain of asking here to that
+pair. A step acted by the LLM is a row too: its proposal is the small policy's, and both actions are executed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from r2v.rollout.work_queue import Cell
 from r2v.router.labels import FeatureRow, disagrees
 
 ROWS_VERSION = 4
-"""Part of the key that played rows are kept under. A new version plays them again."""
+"""Part of the cache key of rows; a new version plays them again."""
 ROUND = "round"
-"""Key of `Episode.extra` with the round of policy iteration that an episode was played in."""
+"""Key of `Episode.extra`: the round of policy iteration in which an episode was played."""
 
 
 def rows_of(records: Iterable[Sequence[Any]]) -> Iterator[FeatureRow]:
-    """The rows of feature roll-outs, without their episodes."""
+    """Yield the rows of feature roll-outs, without their episodes."""
     for played in records:
         yield from (record for record in played if isinstance(record, FeatureRow))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRollout:
-    """Who plays, who is asked, and what is read off each step."""
+    """The world, the models and the measured features of feature rollouts."""
 
     world: RolloutWorld
     slm: GreedyActor
@@ -43,18 +43,18 @@ class FeatureRollout:
     extractor: FeatureExtractor
     waves: Waves
     routed: Actor | None = None
-    """The pair that plays; None: the small policy does."""
+    """The pair that plays; None: the small policy plays."""
     threshold: float | None = None
-    """Of `routed`."""
+    """Threshold of `routed`."""
     number: int = 0
-    """Of the round that `routed` plays in; 0: the small policy plays."""
+    """Number of the round that `routed` plays in; 0: the small policy plays."""
     keep_branches: bool = False
-    """Keep the branches, and the episode that they leave, behind the rows (`branch_record`)."""
+    """Record the branches after the rows (`branch_record`)."""
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
-        """Rows for a router: features are taken before every action, and where the LLM would act otherwise than the
-        small policy both are executed. Equal actions gain nothing and are not played twice. A step at which the LLM may
-        not be asked any more has no row."""
+        """Return the cell of a router's rows: features are measured before every action, and where the LLM's action
+        differs from the small policy's both are executed. Equal actions gain nothing and are not played twice. A step
+        at which the LLM may not be asked any more has no row."""
         return Cell(
             what=what,
             identity={
@@ -92,8 +92,8 @@ class FeatureRollout:
     async def _row(
         self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot
     ) -> tuple[FeatureRow | None, Episode | None]:
-        """The row of a step, None where the world broke in its branch, and the branch, None of actions that are
-        alike."""
+        """Return the row of a step, None where the world broke in its branch, and the branch, None for equal
+        actions."""
         assert step.act.proposal is not None
         llm_act = await self.llm.act(step.view)
         is_asked = step.act.source == llm_act.source
@@ -117,13 +117,13 @@ class FeatureRollout:
         return replace(row, spent=_spent(step, other, branch, 0.0 if is_asked else llm_act.bill.cached_cost)), branch
 
 
-def other_act(act: Act, asked: Act, small: ActionSource) -> Act:
-    """The act that a step's branch begins with: the LLM's, billed beside the small policy's; where the LLM acted, the
-    small policy's proposal, billed without the LLM."""
-    if act.source != asked.source:
-        return replace(asked, bill=act.bill + asked.bill)
+def other_act(act: Act, llm_act: Act, small: ActionSource) -> Act:
+    """Return the first act of a step's branch: the LLM's, billed together with the small policy's; where the LLM acted,
+    the small policy's proposal, billed without the LLM."""
+    if act.source != llm_act.source:
+        return replace(llm_act, bill=act.bill + llm_act.bill)
     assert act.proposal is not None
-    return Act(text=act.proposal.text, source=small, bill=act.bill - asked.bill)
+    return Act(text=act.proposal.text, source=small, bill=act.bill - llm_act.bill)
 
 
 def gain_row(
@@ -131,20 +131,20 @@ def gain_row(
     episode: Episode,
     view: StepView,
     act: Act,
-    asked: Act,
+    llm_act: Act,
     branch: Episode | None,
     *,
     features: dict[str, float],
     number: int,
     threshold: float | None,
 ) -> FeatureRow:
-    """The row of a step: what both actions came to, of the `episode` that was played and of the `branch` of the other
-    action; None: the actions are alike, and so are their outcomes."""
+    """Return the row of a step: the outcomes of both actions, from the `episode` that was played and the `branch` of
+    the other action. branch=None: the actions are equal, and so are their outcomes."""
     assert act.proposal is not None
-    is_asked = act.source == asked.source
+    is_asked = act.source == llm_act.source
     other = episode if branch is None else branch
     slm, llm = (other, episode) if is_asked else (episode, other)
-    alike = asked.bill.cached_cost if branch is None else 0.0  # what the LLM's same action costs besides
+    alike = llm_act.bill.cached_cost if branch is None else 0.0  # an equal action of the LLM is billed too
     return FeatureRow(
         state_id=f"{episode.episode_id}#{view.step}" + (f"@{number}" if number else ""),
         episode_id=episode.episode_id,
@@ -153,7 +153,7 @@ def gain_row(
         step_idx=view.step,
         actor=act.source,
         proposal=act.proposal.text,
-        llm_action=asked.text,
+        llm_action=llm_act.text,
         features=features,
         q_slm=float(slm.success),
         q_llm=float(llm.success),
@@ -171,10 +171,11 @@ def gain_row(
 
 
 def _spent(step: StepSnapshot, other: Act, branch: Episode | None, proposal: float) -> float:
-    """USD as billed of a row: the step that was played, the LLM's `proposal` where that was not, and what the branch,
-    which begins with the recorded steps and the other action, spent behind this step."""
+    """Return the USD, as billed, of making a row: the played step, the LLM's `proposal` where that was not played, and
+    the branch's steps after this one."""
     tail = 0.0
     if branch is not None:
+        # a branch's bill includes the recorded steps and the other action
         before = sum(act.bill.cached_cost for act in step.before.acts)
         tail = branch.billed_cost - before - other.bill.cached_cost
     return round(step.act.bill.cached_cost + proposal + tail, 10)

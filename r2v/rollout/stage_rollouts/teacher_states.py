@@ -1,12 +1,12 @@
-"""Teacher states: what a policy would do where a recorded teacher stood, asked without any world.
+"""Teacher states: a policy's actions at the states of a recorded teacher, without any world.
 
     cell = agreement_cell(chosen, slm, extractor, tools, max_steps=30, identity=...)
     rows = [row for rows in measured(cell, player) for row in rows]
 
-Where nobody can execute what an LLM step would have gained, a label can still be imputed from a record: whether the
-policy, greedy, at the teacher's state, acts as the teacher did. It knows of no outcome: another action may be as good,
-an equal one may fail, and the states are those that the teacher came to, not those that the policy would. A policy
-agrees more with what it was cloned from, so only tasks are used that it was not.
+Where the gain of an LLM step cannot be executed, its label is imputed from a record: does the greedy policy act as the
+teacher did in the teacher's state? Such a label knows no outcome: another action may be as good, an equal one may fail,
+and the states are the teacher's, not the policy's own. A policy agrees more on the tasks that it was cloned from, so
+only other tasks are used.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _SPLITS = ("train", "calibration")
 
 
 def left_out_tasks(tasks: Iterable[str], share: float) -> frozenset[str]:
-    """The tasks that cloning leaves out: this share of them by a keyed draw, one at least for the router and one for
-    its calibration, and never all."""
+    """Return the tasks that cloning leaves out: this share by a keyed draw, at least one for the router and one for its
+    calibration, and never all."""
     drawn = _drawn(tasks)
     return frozenset(drawn[: min(max(2, math.ceil(share * len(drawn))), max(len(drawn) - 1, 0))])
 
 
 def split_of(tasks: Iterable[str], num_train: int, num_calibration: int) -> dict[str, str]:
-    """Task -> train or calibration, of at most so many of each; where there are fewer tasks, both in proportion, and
-    one at least for calibration."""
+    """Return task -> train or calibration, at most so many of each; of fewer tasks, both in proportion and at least one
+    for calibration."""
     drawn = _drawn(tasks)
     count = min(len(drawn), num_train + num_calibration)
     held = min(max(1, count * num_calibration // (num_train + num_calibration)), count)
@@ -47,15 +47,15 @@ def split_of(tasks: Iterable[str], num_train: int, num_calibration: int) -> dict
 
 
 def _drawn(tasks: Iterable[str]) -> list[str]:
-    """The tasks in the order of a keyed draw, which their number does not change."""
+    """Return the tasks in the order of a keyed draw, which does not depend on their number."""
     return sorted(set(tasks), key=lambda task: (uniform("teacher states", task), task))
 
 
 def views_of(
     episode: Episode, tools: tuple[ToolSpec, ...], max_steps: int, *, native: bool = False
 ) -> Iterator[tuple[StepView, str]]:
-    """(what was to be seen, what the teacher did) of every step that the teacher decided. native: with the messages of
-    the log, in place of R2V's rendering of them."""
+    """Yield (view, recorded action) of every step that the teacher decided. native: with the log's own messages in
+    place of R2V's rendering of them."""
     about = episode.metadata
     talk = of_episode(episode) if native else None
     logged = () if talk is None else tuple(message.plain for message in talk.messages)
@@ -63,7 +63,7 @@ def views_of(
     observations = tuple(step.observation.raw_text for step in episode.steps)
     actions = tuple(step.action.raw_text for step in episode.steps)
     for index, step in enumerate(episode.steps):
-        if step.label is not None and step.label.label_source == COPIED:
+        if step.label is not None and step.label.label_source == COPIED:  # repeated from an earlier log
             continue
         seen, done = observations[: index + 1], actions[:index]
         yield (
@@ -97,8 +97,8 @@ def agreement_cell(
     what: str = "",
     identity: Mapping[str, Any] | None = None,
 ) -> Cell:
-    """Rows with imputed labels, of episodes by id and the split of each one's task. Steps that do not fit into the
-    policy's context have none. `identity` names the record."""
+    """Return the cell of rows with imputed labels, from episodes by id and the split of each task. Steps that do not
+    fit into the policy's context have no row. `identity` names the record."""
     states = {
         f"{name}#{view.step}": (episode, view, recorded)
         for name, episode in sorted(episodes.items())
@@ -143,7 +143,7 @@ def agreement_cell(
 
 
 def usd_of_step(episode: Episode, step: int) -> float:
-    """Return what the log says that a step cost in USD; where it tells the whole alone, an equal share of that."""
+    """Return the USD of a step according to the log; an equal share where only the total is logged."""
     usd_by_step = episode.extra.get(IMPORTED, {}).get("usd") or ()
     usd = usd_by_step[step] if step < len(usd_by_step) else None
     return episode.total_cost / len(episode.steps) if usd is None else float(usd)

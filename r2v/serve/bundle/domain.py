@@ -21,7 +21,7 @@ from r2v.data.tools import RecordedTool
 from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError
 from r2v.llm.providers.bodies import CALL_FORMAT, system_prompt
-from r2v.policy.training_tools import recorded, told
+from r2v.policy.training_tools import recorded, tool_specs
 from r2v.storage.files import write_json
 from r2v.wire.exchange import WireRequest, first_number
 from r2v.wire.message import Message, ToolResult, ToolSpec, UnknownPart, mapping
@@ -51,7 +51,7 @@ class Domain:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as specifications."""
-        return told(self.tools)
+        return tool_specs(self.tools)
 
     def problem(self, request: WireRequest) -> str | None:
         """Return the reason that the small model may not answer a request; None if it may."""

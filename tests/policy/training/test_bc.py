@@ -152,7 +152,7 @@ def test_words_that_the_policy_cannot_say_are_told(tmp_path: Path, caplog: pytes
     strange = replace(known, metadata=replace(known.metadata, goal=" ".join(["mend"] * 30)))
     for name, episode in (("known", known), ("strange", strange)):
         train_bc([episode], _loaded(), _encoder(), replace(PHASE, num_epochs=1), tmp_path / name, seed=0)
-        assert ("words that toy does not know" in caplog.text) == (name == "strange")
+        assert ("model=toy unknown_tokens=" in caplog.text) == (name == "strange")
 
 
 def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:
