@@ -49,9 +49,10 @@ check: .venv/.dev lint types layers docs test test-numerical  ## what CI runs
 LINTED := r2v tests benchmarks scripts examples docs
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
 
-lint: .venv/.dev  ## Python by ruff; the workflow, the issue templates and the citation against their schemas
+lint: .venv/.dev  ## Python by ruff; prose by its rules; the workflow, the issue templates and the citation against their schemas
 	$(BIN)/ruff check $(LINTED)
 	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/python scripts/prose.py
 	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
 	$(SCHEMA) custom.github-workflows-require-timeout .github/workflows/*.yml
 	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml

@@ -123,9 +123,9 @@ def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _Me
         plan.stays.append(True)
         if _is_evaluation(episode):
             plan.leaked[sources[index].run_id] += 1
-        rival = best.setdefault(_key(episode), line) if deduplicate else line
-        if rival != line:
-            winner, loser = (line, rival) if plan.rank[line] > plan.rank[rival] else (rival, line)
+        earlier = best.setdefault(_key(episode), line) if deduplicate else line
+        if earlier != line:
+            winner, loser = (line, earlier) if plan.rank[line] > plan.rank[earlier] else (earlier, line)
             best[_key(episode)] = winner
             plan.stays[loser] = False
             plan.duplicates[sources[plan.source[winner]].run_id, sources[plan.source[loser]].run_id] += 1

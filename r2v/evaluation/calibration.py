@@ -193,7 +193,7 @@ def choose_scores(plays: Plays, own: Mapping[str, PlacedScore], alternatives: Se
                 standard_error=round(error, 6),
             )
         choice_by_point[point] = ScoreChoice.of(placed, compared, num_tasks)
-        logger.info("  r2v at %s: %s", point, choice_by_point[point].text())
+        logger.info("  score chosen: point=%s choice=%s", point, choice_by_point[point].text())
     return choice_by_point
 
 

@@ -349,4 +349,4 @@ def _play_blocks(
     return open_still
 
 
-STAGE = Stage(version=3, settings=CollectSettings, run=run, play=play)
+STAGE = Stage(version=2, settings=CollectSettings, run=run, play=play)

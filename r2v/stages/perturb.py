@@ -287,4 +287,4 @@ def _reading(episode: Episode) -> bytes:
     return digest(episode.metadata.task_id, episode.metadata.goal, *turns)[:16]
 
 
-STAGE = Stage(version=4, settings=PerturbSettings, run=run, play=play)
+STAGE = Stage(version=3, settings=PerturbSettings, run=run, play=play)

@@ -102,7 +102,7 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
             return trained
         return _played(cfg, work, work.folder / "final", trained)
     except (UsageError, InputError, EmptyResult) as error:  # no benchmark here, or no task: nothing to play
-        logger.info("  bc: the cloned policy was not played: %s", error)
+        logger.info("  cloned policy not played: reason=%s", error)
         return trained
 
 

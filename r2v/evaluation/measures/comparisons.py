@@ -170,7 +170,7 @@ def leaders(measured: Measured, condition: str) -> set[str]:
     if len(means) < 2:
         return set()
     best = max(means, key=lambda method: means[method])
-    rivals = [method for method in means if method != best]
-    differences = [paired_success(measured, condition, best, rival) for rival in rivals]
+    others = [method for method in means if method != best]
+    differences = [paired_success(measured, condition, best, other) for other in others]
     corrected = holm([1.0 if pair is None else pair[0].p_value for pair in differences])
-    return {best, *(rival for rival, p in zip(rivals, corrected, strict=True) if p > SIGNIFICANT)}
+    return {best, *(other for other, p in zip(others, corrected, strict=True) if p > SIGNIFICANT)}

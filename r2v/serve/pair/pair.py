@@ -141,7 +141,7 @@ class ServedPair:
             return ServedDecision(source="small", reason="repeat", **evidence)
         if not needs_score(threshold):
             return ServedDecision(source="small", reason="threshold", **evidence)
-        measured = await self._gate.extractor.measure(view, proposal.reply, self._gate.asked)
+        measured = await self._gate.extractor.measure(view, proposal.reply, self._gate.instruments)
         score = recorded_score(self._gate.score(measured.features, view.seed, view.task_id, view.step))
         evidence |= {"score": score, "features": measured.features, "router_cost": measured.bill.cost}
         if not escalates(score, threshold):
