@@ -1,4 +1,4 @@
-"""Merge of runs into one file: two streaming passes, no episode held in memory.
+"""Merge and deduplication of runs: two streaming passes into one file, no episode held in memory.
 
 The first pass decides, by `Episode.dedup_key`, which lines stay, and finds ids shared by several of them (two teachers
 on the same task and seed); the second writes. Episodes with a shared id are renamed `<id>/a<action_hash>`, so that an

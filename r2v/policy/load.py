@@ -1,4 +1,4 @@
-"""Loading a policy by name: a bundled model, a local directory or a hub model, with adapters, in 4 bits.
+"""Loading a policy by name: a bundled model, a local directory or a hub model, with LoRA adapters, in 4 bits.
 
 A directory may hold a model or, as `r2v.policy.export` writes them, adapters alone, which are merged into their base.
 

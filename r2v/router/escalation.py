@@ -1,4 +1,4 @@
-"""The escalation rule: the LLM acts at a step iff the router's score reaches the threshold.
+"""Escalation in the cascade of two models: the LLM acts at a step iff the router's score reaches the threshold.
 
     needs_score(0.4)          # True: at 0 and below, or at 1 and above, the threshold alone decides
     escalates(0.7, 0.4)       # True

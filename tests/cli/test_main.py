@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -354,3 +355,23 @@ def test_a_variable_is_allowed_before_and_behind_a_command_that_sends_keys() -> 
 def test_a_stage_reads_its_line_as_the_whole_command_line_does(row: Command) -> None:
     words = [row.name, "--config", "x.yaml", "--overrides", "seed=3", "--force"]
     assert vars(stage_parser().parse_args(words)) == vars(build_parser().parse_args(words))
+
+
+TYPED = {"cpu_partition", "train_policy", "game_judge", "claude_opus", "claude_sonnet", "claude_haiku", "gpt4o_mini"}
+TYPED |= {"gpt4_turbo", "api_key_env"}
+"""Values and one setting with an underscore, which a user types as they are."""
+
+
+def _helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _helps(below)
+        elif action.help and action.help != argparse.SUPPRESS:
+            yield action.help
+
+
+def test_help_shows_words_and_no_raw_keys() -> None:
+    plain = (re.sub(r"`[^`]*`|[\w./]+[./=(:][\w./:]*", "", text) for text in _helps(build_parser()))
+    keys = {word for text in plain for word in re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", text)}
+    assert keys <= TYPED, sorted(keys - TYPED)

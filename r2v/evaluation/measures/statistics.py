@@ -1,4 +1,4 @@
-"""Confidence intervals and significance tests. The unit is the task; a task's value is its mean over seeds.
+"""Statistics: bootstrap intervals and permutation tests. The unit is the task; a task's value is its mean over seeds.
 
 Episodes of one task under several seeds are correlated, so nothing here treats them as independent: the
 bootstrap draws whole tasks, the permutation test flips the sign of a whole task's difference. A rate such as

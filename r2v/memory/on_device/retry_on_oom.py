@@ -1,4 +1,4 @@
-"""Retry on OOM: repetition of a step that runs out of GPU memory with half the micro-batch, on all ranks together.
+"""OOM retry: repetition of a step that runs out of GPU memory with half the micro-batch, on all ranks together.
 
     result = retry_on_oom(step, rows, parameters, phase="actor")    # step(rows) leaves the gradients of its whole batch
     rows = result.rows                                              # the micro-batch that fits from here on

@@ -1,4 +1,4 @@
-"""Preference training (DPO): make the better of two actions at the same state likelier.
+"""Preference training by the DPO loss: make the better of two actions at the same state likelier.
 
     L = -log sigmoid(beta * [(log pi(a+) - log ref(a+)) - (log pi(a-) - log ref(a-))])  +  w * NLL(a+)
 

@@ -1,4 +1,4 @@
-"""Call dispatcher: direct calls, with as many in flight as the provider accepts.
+"""Call dispatcher: direct calls, as many in flight as the provider's rate limit accepts.
 
 Their number follows additive increase and multiplicative decrease (AIMD): it grows by one per window of answers, and is
 halved when the provider asks to slow down (429, 503, 529), which also pauses all calls until Retry-After has passed. A
