@@ -358,7 +358,7 @@ def test_a_stage_reads_its_line_as_the_whole_command_line_does(row: Command) -> 
 
 
 TYPED = {"cpu_partition", "train_policy", "game_judge", "claude_opus", "claude_sonnet", "claude_haiku", "gpt4o_mini"}
-TYPED |= {"gpt4_turbo", "api_key_env"}
+TYPED |= {"gpt4_turbo", "api_key_env", "run_003", "run_007"}
 """Values and one setting with an underscore, which a user types as they are."""
 
 
