@@ -345,7 +345,8 @@ class DataRegistry:
         return Path(os.path.normpath(self.runs / path.readlink())) if path.is_symlink() else path
 
     def _find(self, run_id: str | None, base: Path) -> Path | None:
-        """Return the folder of an existing run, or None. A run copied into `base` by hand gets its link."""
+        """Return the folder of an existing run; None without a run of this id. A run that a user copied into `base` is
+        linked into the registry's folder of runs first."""
         if run_id is None or not NAME.allows(run_id):
             return None  # a path could lead to a foreign folder
         if not (self.runs / run_id).exists() and (base / run_id / RUN_MANIFEST).exists():

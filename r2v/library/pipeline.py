@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """Stages of one configuration. root: the folder of `data`, `outputs` and `results`.
+    """The pipeline of one configuration, whose stages `run` plays in this process. root: the folder of `data`,
+    `outputs` and `results`.
 
     Raises UsageError for a value that is no configuration, such as a file's name.
     """

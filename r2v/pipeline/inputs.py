@@ -205,7 +205,8 @@ def made_already(config: Config, row: Job, key: str, root: Path = Path()) -> Art
 
 
 def _with_runs(artifact: Artifact, registry: DataRegistry) -> Artifact:
-    """Return a collection's artifact with its runs' trajectories. Raise as `made_already` does."""
+    """Return the artifact of a `collect` stage with the trajectories of its runs among its files. Raise Damaged where a
+    run is not as recorded, InputError where it is gone."""
     named = artifact.summary.get("run_ids")
     if not (isinstance(named, list) and named and all(isinstance(run_id, str) for run_id in named)):
         raise Damaged(artifact.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")

@@ -266,7 +266,8 @@ def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
 
 
 def _duration(row: Job, key: str, seconds: float, cpu_seconds: float, published: bool) -> Duration:
-    """Return the record of the time that a job took on this machine."""
+    """Return the record of a job's wall and CPU seconds on this machine, from which later runs are estimated. key: the
+    artifact's fingerprint."""
     return Duration(
         job=row.name,
         fingerprint=key,

@@ -73,7 +73,8 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _differing(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (key, recorded value, given value) of every key whose values differ."""
+    """Return (key, recorded value, given value) of every key whose values differ between the configuration that the
+    models were trained with and the given one."""
     pairs = ((key, recorded.get(key, _ABSENT), given.get(key, _ABSENT)) for key in sorted(recorded.keys() | given))
     return [(key, before, now) for key, before, now in pairs if before != now]
 
@@ -255,7 +256,8 @@ def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, A
 
 
 def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a manifest that describe its policy and its router."""
+    """Return the fields of bundle.json that describe the policy and the router in the draft of a bundle, with the
+    threshold and the score that act."""
     router: dict[str, Any] = json.loads((draft / "router" / "r2v.json").read_text())
     return {
         "format": BUNDLE_FORMAT,

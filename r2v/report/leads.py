@@ -40,7 +40,8 @@ def lead_of(row: TableRow) -> Lead:
 
 
 def leads(rows: Iterable[TableRow]) -> dict[tuple[str, str], dict[str, Lead]]:
-    """Return (condition, other method) -> metric -> lead, in the order of the rows."""
+    """Return (condition, method that r2v is compared with) -> metric -> the comparison in words, in the order of the
+    rows."""
     by_pair: dict[tuple[str, str], dict[str, Lead]] = {}
     for row in rows:
         by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = lead_of(row)

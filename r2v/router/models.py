@@ -163,7 +163,8 @@ class CaseSupportModel:
     """Number of nearest steps."""
 
     def predict(self, x: Sequence[float]) -> float:
-        """Return log-odds by Laplace's rule of succession; `x`: share that acts as proposed, mean similarity."""
+        """Return the log-odds that the nearest steps act otherwise, by Laplace's rule of succession. x: the share of
+        them that act as proposed and their mean similarity, each in [0, 1]."""
         alike, total = self.steps * x[0] * x[1], self.steps * x[1]
         return math.log((total - alike + 1) / (alike + 1))
 

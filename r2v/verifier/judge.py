@@ -49,7 +49,7 @@ def parse_score(reply: str) -> float | None:
 
 
 class Judge:
-    """Scorer of actions by a chat model. `name`: of the model; `cache`: JSON Lines of replies, appended by one process
+    """Scorer of actions by a chat model. name: the model's; cache: JSON Lines of its replies, appended by one process
     at a time."""
 
     def __init__(self, model: ChatModel, name: str, cache: Path) -> None:

@@ -94,7 +94,7 @@ class MiniWoB:
         return next_call(request)
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """Return the contract check's empty player, which submits each page unchanged."""
+        """Return the player of `r2v check-env` that submits each page unchanged, which must not succeed."""
         return {"empty": hand_in}
 
     def begins_solved(self, task: Task, observation: str) -> bool:

@@ -137,8 +137,9 @@ def _arguments(tool: ToolSpec) -> dict[str, dict[str, Any]]:
 
 
 def _drawn(schema: dict[str, Any], draw: random.Random, page: str, unlike: Any) -> Any:
-    """Return a drawn value unlike `unlike`: a choice of the schema, a digit, or for a text a word or line end of the
-    page. A number in a text is replaced by a number of the page, which may name an existing object."""
+    """Return a random argument that fits the schema and differs from `unlike`: a value of its enum, a digit, true or
+    false, or a text: a word of the observation `page`, the value behind a "key: " there, or a made-up word. Where
+    `unlike` is a number in a text, so is the argument, because it may then name an object that exists."""
     kind = schema.get("type", "string")
     choices = schema.get("enum") or {"integer": range(10), "number": range(10), "boolean": (False, True)}.get(str(kind))
     if choices is None and kind == "string":

@@ -94,7 +94,8 @@ class AnswerJudge:
         return waves.run([reply])[0]
 
     def _remote(self) -> ProviderRemote:
-        """Return the provider behind a journal of the project."""
+        """Return the judge's provider, whose replies are kept in a journal below outputs/.replies and never paid
+        twice."""
         teacher, rate = self.teacher, asked_rate(self.teacher)
         provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
         scope = self._scope(rate)

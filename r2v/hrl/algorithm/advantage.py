@@ -70,7 +70,7 @@ def group_normalized(rewards: Tensor) -> Tensor:
 
 def normalized(advantages: Tensor, weights: Tensor) -> Tensor:
     """Return advantages (N,) of weighted mean 0 and standard deviation 1, weights (N,), as in implementations of PPO.
-    The batch sets the scale, and its mean becomes a baseline that depends on each advantage."""
+    This biases the gradient slightly: the subtracted mean is a baseline that contains the advantage itself."""
     share = weights / weights.sum()
     centred = advantages - (share * advantages).sum()
     return centred / ((share * centred.square()).sum().sqrt() + _SMALL)

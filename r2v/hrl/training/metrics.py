@@ -45,7 +45,8 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def accuracy(episodes: Sequence[GuidedEpisode]) -> dict[str, Any]:
-    """Return the accuracy of the trunk's answers by turn, with counts."""
+    """Return figures of the answers that were played on (the trunk; not the branches): mean score by turn, counts of
+    right answers by turn, and of answers that the guidance mended or spoiled between first and last turn."""
     scores = _scores(episodes)
     right = scores >= 0.5
     return {

@@ -74,7 +74,7 @@ class Policies:
         )
 
     def set_rate(self, share: float) -> None:
-        """Set both learning rates to this share of the configured ones."""
+        """Set the learning rates of actor and guidance to this share of the configured ones."""
         for role in {"actor", "guidance"} & set(self.networks):
             self.networks[role].set_rate(share)
 

@@ -26,8 +26,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Factors on the activation bytes of phases for one model, GPU and torch. Raise ValueError for a factor not above
-    0."""
+    """Measured over planned activation bytes by phase of the plan, for one model, GPU and torch. Raise
+    ValueError for a factor not above 0."""
 
     model: str
     """Last part of the model's name, equal for a directory and the hub."""

@@ -241,7 +241,7 @@ class Logps:
         return self.chosen - self.rejected
 
     def summary(self) -> dict[str, float]:
-        """Return the figures for the report."""
+        """Return both means and the share as fields of dpo_report.json, rounded to 6 decimals."""
         return {
             "chosen_logp": round(self.chosen, 6),
             "rejected_logp": round(self.rejected, 6),

@@ -118,8 +118,9 @@ class FeatureRollout:
 
 
 def other_act(act: Act, llm_act: Act, small: ActionSource) -> Act:
-    """Return the first act of a step's branch: the LLM's, billed together with the small policy's; where the LLM acted,
-    the small policy's proposal, billed without the LLM."""
+    """Return the other model's act at a step, with which the step's branch begins: where the small policy acted, the
+    LLM's, billed together with the proposal; where the LLM acted, the small policy's proposal as an act of source
+    `small`, billed without the LLM."""
     if act.source != llm_act.source:
         return replace(llm_act, bill=act.bill + llm_act.bill)
     assert act.proposal is not None
