@@ -209,7 +209,7 @@ class OpenAI:
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
-    """Return the state in a batch object."""
+    """Return the batch object of the API as a `BatchState`: status, counts, files of answers and errors, expiry."""
     status, counts = str(batch.get("status")), batch.get("request_counts") or {}
     completed, failed = counts.get("completed") or 0, counts.get("failed") or 0
     output, errors = batch.get("output_file_id") or None, batch.get("error_file_id") or None
