@@ -200,7 +200,7 @@ def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Pat
     [run] = DataRegistry(tmp_path / "data").query()
     assert run.status == "partial"
     done = r2v(*words)
-    assert done.returncode == 0 and "resuming" in done.stderr
+    assert done.returncode == 0 and "collection resumed" in done.stderr
     [again] = DataRegistry(tmp_path / "data").query()
     assert (again.run_id, again.status) == (run.run_id, "done")
     ids = [episode.episode_id for episode in read_episodes(again.output_dir / "trajectories.jsonl")]

@@ -83,7 +83,8 @@ def test_a_model_begins_from_the_profile_for_its_size_and_one_line_says_so(
     config = configured(None, overrides)
     assert config == load(None, [f"profile={profile}", *overrides])
     assert config.training.lr < 1e-3
-    assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"  profile={profile}"]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"  profile chosen: profile={profile} ")
 
 
 def test_a_learning_rate_of_ones_own_or_a_profile_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,7 +93,7 @@ def test_a_learning_rate_of_ones_own_or_a_profile_is_left_alone(caplog: pytest.L
     assert configured(None, [LLAMA, "profile=tiny"]).training.lr == Config().training.lr
     assert not caplog.records
     configured(None, [LLAMA, "training.lr=2e-5", "training.verifier.lr=1e-5"])
-    assert "training.lr does not reach it: training.preference.lr" in caplog.text
+    assert "keys=training.preference.lr remedy=" in caplog.text
 
 
 def test_a_model_whose_size_is_not_known_is_trained_by_nobody_and_refused_with_the_profiles() -> None:

@@ -294,7 +294,7 @@ def test_a_count_above_what_there_is_is_said_and_kept(
         [(key, counts)] = fewer_than_asked(config, job("collect")).items()
     assert key == "data.num_episodes" and counts["asked"] == 99999999999 and 0 < counts["played"] < 40
     [line] = set(caplog.messages)
-    assert f"data.num_episodes=99999999999: chain has {counts['played']} tasks in the train split" in line
+    assert f"key=data.num_episodes asked=99999999999 tasks={counts['played']} benchmark=chain split=train" in line
     assert list(fewer_than_asked(config, job("evaluate"))) == ["evaluation.num_tasks"]
 
 

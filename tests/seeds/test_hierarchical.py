@@ -67,7 +67,7 @@ def test_the_command_needs_no_argument(tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 75 and "placement shared" in said and "micro-batch size" in said, said
+    assert process.returncode == 75 and "placement=shared" in said and "micro_batch=" in said, said
     assert latest.exists() and (latest.parent / "metrics.jsonl").read_text().count("\n") >= 1
 
 
@@ -88,7 +88,7 @@ def test_the_line_for_gsm8k_starts_from_its_own_configuration_and_keeps_it(tmp_p
     assert process.stderr is not None
     for text in process.stderr:
         said += text
-        if "placement shared" in text:
+        if "placement=shared" in text:
             process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75 and "answer_tokens=16 hint_tokens=16" in said, said
     [work] = (root / "outputs/hierarchical").glob("*/config.yaml")

@@ -206,7 +206,7 @@ def test_a_journal_of_another_model_is_refused(served: Serve, tmp_path: Path) ->
     [
         ((), "OPENAI_API_KEY is not set"),
         (("teacher.model_name=gpt-99",), "no price in genai-prices"),
-        (("teacher.model_name=claude-haiku-4-5",), "is of anthropic, teacher.provider is openai"),
+        (("teacher.model_name=claude-haiku-4-5",), "is a model of anthropic, but teacher.provider is openai"),
     ],
 )
 def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(

@@ -31,7 +31,7 @@ def collection_line(row: Job, config: Config, facts: BenchmarkFacts) -> str | No
     """Return both plans of a collection in a line; None for another job, for a teacher that is not paid, and for
     unknown tasks or prices."""
     teacher = config.teacher
-    if teacher.provider == "scripted" or as_configured(config, row).inputs:
+    if teacher.provider == "scripted" or row.place is not None or as_configured(config, row).inputs:
         return None
     work = sum((part.total for part in parts_of(row.name, config, facts)), Workload())
     if not work.llm > 0:  # nan if the tasks are uncounted

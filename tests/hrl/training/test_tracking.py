@@ -45,7 +45,7 @@ def test_what_takes_a_tenth_more_than_planned_is_told_once(
     for _ in range(2):
         with tracking.phase("actor", tokens=300):
             pass
-    assert sum("memory: actor took" in line for line in caplog.messages) == warned
+    assert sum("memory exceeds the plan: phase=actor" in line for line in caplog.messages) == warned
     assert tracking.figures("actor")["memory/actor/cuda:0/of_planned"] == pytest.approx(share)
 
 
