@@ -82,6 +82,10 @@ HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchange
 EXPLAINED = "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
+    "python -m benchmarks.decision --checkout ../before": "reads what `make mrp` leaves, and another checkout",
+    "python benchmarks/waves.py --draws 8": "takes minutes",
+    "python benchmarks/slurm_chain.py": "takes minutes on a real Slurm",
+    "python benchmarks/scale.py --episodes 4000 --runs 400": "takes minutes",
     "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
     "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
     "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",

@@ -85,7 +85,7 @@ def test_a_header_below_the_likely_wall_time_is_named_by_each_command_and_change
         assert len([line for line in printed.splitlines() if TOO_SHORT.fullmatch(line)]) == 1, words
         assert words[0] != "run_all" or "--time=00:01:00" in printed
     assert main(["run_all", *config]) == 0
-    assert any(TOO_SHORT.fullmatch(line) for line in capsys.readouterr().err.splitlines())
+    assert any(TOO_SHORT.search(line) for line in capsys.readouterr().err.splitlines())
     made = chains.read(checkout.root, "desk_noisy")
     for name, entry in made.jobs.items():
         assert entry.latest is not None
