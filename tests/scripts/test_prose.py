@@ -51,7 +51,7 @@ def test_only_the_formats_of_log_lines_are_read() -> None:
 
 def test_a_module_and_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module, page, counted = Path("r2v/slurm/a.py"), Path("a.md"), prose.Prose()
+    module, page, counted = Path("r2v", "slurm", "a").with_suffix(".py"), Path("page"), prose.Prose()
     module.parent.mkdir(parents=True)
     module.write_text(MODULE)
     page.write_text(f"{'x' * 121}\n| {'x' * 121} |\n```\n{'x' * 121}\n```\n[{'x' * 121}](y)\n")
