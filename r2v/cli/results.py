@@ -171,7 +171,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if any(stage.fresh for stage in done):
         fresh, cpu_seconds = sum(stage.fresh for stage in done), sum(stage.cpu_seconds for stage in done)
         logger.info("pipeline finished: stages_run=%d/%d cpu_s=%.0f", fresh, len(done), cpu_seconds)
-        for own in (run for run in local_runs(Path()) if run.pid == os.getpid()):
+        name = places_of(config).name  # a container's processes share a few process ids
+        for own in (run for run in local_runs(Path()) if (run.name, run.pid) == (name, os.getpid())):
             print(*cost_lines(own), sep="\n", file=sys.stderr)
     results = place_of(config, "evaluate")
     ended = [stage.job for stage in done]

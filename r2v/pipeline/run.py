@@ -167,14 +167,8 @@ def run_job(
             verify(item)
         if force:
             forget_finished(root, f"{row.name}-{key}")
-        where = place_in_chain(config, row)
-        logger.info("stage running: stage=%s position=%s", row.name, where)
         with (
-            stage_environment() as removed,
-            _recorded(root, places.name, row, publish and not quiet),
-            in_stage(where),
-            paying(places.name),
-            tracked(_tracked_run(config, row, key, root)) as log_end,
+            _prepared(config, row, key, root, recorded=publish and not quiet) as log_end,
             artifacts.build(
                 places.artifacts,
                 row.name,
@@ -189,8 +183,6 @@ def run_job(
             ) as work,
             _published_at(link, work.folder),
         ):
-            if removed:
-                logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
             try:
                 _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:
@@ -218,6 +210,26 @@ def run_job(
     elif not quiet:
         logger.info("stage up to date: stage=%s", row.name)
     return StageResult(job=row.name, artifact=artifact, fresh=fresh, cpu_seconds=seconds)
+
+
+@contextmanager
+def _prepared(
+    config: Config, row: Job, key: str, root: Path, *, recorded: bool
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Prepare this process for a stage: its environment, position, payer, trackers and, if `recorded`, the record for
+    `r2v status`. Yield the function that gives the trackers the stage's summary."""
+    position, name = place_in_chain(config, row), places_of(config, root).name
+    logger.info("stage running: stage=%s position=%s", row.name, position)
+    with (
+        stage_environment() as removed,
+        _recorded(root, name, row, recorded),
+        in_stage(position),
+        paying(name),
+        tracked(_tracked_run(config, row, key, root)) as log_end,
+    ):
+        if removed:
+            logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
+        yield log_end
 
 
 def _run_steadily(run: Callable[[], None]) -> None:

@@ -120,7 +120,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
-    logger.info("  evaluated: headline=%s", "\n  ".join(["", *headline(tables.bundle())]))
+    for line in headline(tables.bundle()):
+        logger.info("  evaluated: headline=%s", line)
     thresholds = {name: record.tau for name, record in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
