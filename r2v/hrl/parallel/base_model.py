@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 ACTOR, GUIDANCE = "default", "guidance"
 """Names of the adapters. The actor's is that of an exported policy."""
@@ -56,3 +58,33 @@ class BaseModel:
         if adapter is None:
             return {name: tensor for name, tensor in named if tensor.requires_grad}
         return {name.replace(f".{adapter}.", "."): tensor for name, tensor in named if f".{adapter}." in name}
+
+
+@contextmanager
+def fused_adapters(model: Any) -> Iterator[None]:
+    """Compute the active adapters with two operations a layer in the block, in the type of the layer's weights. The
+    weights must not change in it, and there is no gradient.
+
+    peft's own pass takes six operations and half of a decoded token's time, which are launches on a GPU.
+    """
+    from peft.tuners.lora import Linear
+
+    layers = [layer for layer in model.modules() if type(layer) is Linear and not layer.disable_adapters]
+    for layer in layers:
+        (adapter,), base = layer.active_adapters, layer.base_layer
+        dtype = base.weight.dtype
+        down = layer.lora_A[adapter].weight.detach().to(dtype)
+        up = (layer.lora_B[adapter].weight.detach() * layer.scaling[adapter]).to(dtype).T
+        layer.forward = partial(_adapted, base, down, up)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _adapted(base: nn.Module, down: Tensor, up: Tensor, states: Tensor) -> Tensor:
+    """Return a layer's output plus its adapter's, for states (..., in)."""
+    output: Tensor = base(states)
+    output.flatten(0, -2).addmm_(linear(states, down).flatten(0, -2), up)
+    return output

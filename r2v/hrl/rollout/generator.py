@@ -17,6 +17,7 @@ import torch
 
 from r2v.hrl.algorithm.logprobs import autocast_of, completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import GeneratingRole, Roles
+from r2v.hrl.parallel.base_model import fused_adapters
 from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.engines.client import Adapter
@@ -124,7 +125,7 @@ class Generator:
         with self.roles.using(self.role) as model:
             if model.device.type == "cpu":
                 torch.set_num_threads(1)  # the setting is per thread, and waves run in threads of their own
-            with autocast_of(model):
+            with autocast_of(model), fused_adapters(model):
                 drawn = generate(
                     model, prompts, draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
                 )
