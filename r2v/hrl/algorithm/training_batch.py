@@ -37,7 +37,8 @@ class TrainingBatch:
     beta: Tensor
     """(N,): weight of the KL penalty."""
     behaviour: Tensor
-    """(N, T): log-probabilities of the tokens when they were drawn, 0 after the last one."""
+    """(N, T): log-probabilities of the tokens when they were drawn, 0 after the last one; (N, 0): those that the one
+    update computes itself (`reads_behaviour`)."""
     reference: Tensor
     """(N, T): log-probabilities under the reference policy."""
     baseline: Tensor | None = None
@@ -46,6 +47,12 @@ class TrainingBatch:
     """(N,): share of each completion in the loss; None: 1 each."""
     drawn: Tensor | None = None
     """(N, T): log-probabilities by the engine that drew the tokens; None if the policy itself drew them."""
+
+
+def reads_behaviour(h: HierarchicalConfig) -> bool:
+    """True if a loss needs the drawn tokens' log-probabilities from before the first update, which cost a forward
+    pass."""
+    return h.updates > 1 or h.kl.mode == "reward"
 
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
@@ -84,7 +91,8 @@ def policy_loss_fn(
         tokens, index = _padded([completions[i] for i in rows], device), list(rows)
         logp = completion_logprobs(model, tokens, gradient_checkpointing=bool(h.gradient_checkpointing))
         mask = tokens.completion
-        behaviour = scatter_to_tokens(batch.behaviour[index], tokens, logp)
+        before = batch.behaviour
+        behaviour = scatter_to_tokens(before[index], tokens, logp) if before.numel() else logp.detach()
         reference = scatter_to_tokens(batch.reference[index], tokens, logp)
         per_row = weights.shape[1] == 1
         c = weights[index].to(logp) if per_row else scatter_to_tokens(weights[index], tokens, logp)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig
 from r2v.data.schema import from_dict
+from r2v.hrl.algorithm.training_batch import reads_behaviour
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes, RolloutRows
@@ -115,6 +116,7 @@ class EpisodeContext:
     score: ScoreFn
     h: HierarchicalConfig
     temperature: float = 1.0
+    return_logprobs: bool = True
     hints: int | None = None
     """Hints per answer with guidance; None: as configured."""
     prompt_tokens: int | None = None
@@ -179,7 +181,7 @@ def _request(context: EpisodeContext, key: Key, prompt: TokenIds, turn: int, k: 
         key=(*key, turn, k, role),
         max_tokens=context.h.longest_answer if role == "actor" else context.h.longest_hint,
         temperature=context.temperature,
-        return_logprobs=context.temperature > 0,
+        return_logprobs=context.return_logprobs,
     )
 
 
@@ -236,9 +238,10 @@ def play_many(
     """Play and return this rank's share of the episodes (`ranks.local_share`), `group` consecutive ones for each
     problem.
 
-    `key`: prefix of every draw's key, e.g. (seed, iteration). With temperature 0 decoding is greedy and returns no
-    log-probabilities. `versions`: of the policies by role, recorded in their completions. `prompt_tokens`: limit on a
-    prompt. `rows`: completions at a time. Raises InputError as `play` does.
+    `key`: prefix of every draw's key, e.g. (seed, iteration). With temperature 0 decoding is greedy. Log-probabilities
+    are computed of an engine's draws, and where a loss reads them (`reads_behaviour`). `versions`: of the policies by
+    role, recorded in their completions. `prompt_tokens`: limit on a prompt. `rows`: completions at a time. Raises
+    InputError as `play` does.
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
@@ -253,6 +256,7 @@ def play_many(
         score=checker.scorer(actor, waves) if isinstance(checker, PlayedChecker) else checked_by(checker, waves),
         h=h,
         temperature=temperature,
+        return_logprobs=temperature > 0 and (reads_behaviour(h) or roles.served is not None),
         hints=hints,
         prompt_tokens=prompt_tokens,
     )

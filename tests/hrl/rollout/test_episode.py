@@ -100,6 +100,7 @@ def logged(
         prompter=shown,
         score=checked_by(check, waves),
         h=h,
+        return_logprobs=False,
     )
     return waves.run(partial(play, problem, cast, (3, 0)) for problem in problems), log, shown
 
@@ -138,7 +139,7 @@ def test_token_ids_are_stored_and_reproduce_their_log_probabilities(roles: Roles
     for role in ("actor", "guidance"):
         said = [
             one
-            for episode in episodes(roles)
+            for episode in episodes(roles, settings(algorithm="ppo", updates=2))
             for one in (
                 [turn.answer for turn in episode.turns] + [tried.after.answer for tried in episode.hints[0]]
                 if role == "actor"
@@ -149,6 +150,9 @@ def test_token_ids_are_stored_and_reproduce_their_log_probabilities(roles: Roles
         with roles.using(role) as model, torch.no_grad():  # type: ignore[arg-type]
             found = completion_logprobs(model, rows)[rows.completion]
         assert found.tolist() == pytest.approx([value for one in said for value in one.logprobs], rel=0, abs=1e-9)
+    assert not any(turn.answer.logprobs for episode in episodes(roles) for turn in episode.turns), (
+        "one update needs none"
+    )
 
 
 def test_an_episode_has_its_turns_its_hints_and_what_followed_each(roles: Roles) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,17 @@ def test_at_the_first_step_ppo_is_reinforce() -> None:
     _, plain = gradient(HierarchicalConfig(), known)
     _, clipped = gradient(HierarchicalConfig(algorithm="ppo"), known)
     assert float((plain - clipped).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
+def test_one_update_needs_no_log_probabilities_from_before_it(algorithm: Any) -> None:
+    model, h = trainers.language_model(), HierarchicalConfig(algorithm=algorithm)
+    known = batches(model)
+    none = replace(known, behaviour=pad_rows([() for _ in SAID]))
+    (one, read), (other, computed) = gradient(h, known), gradient(h, none)
+    assert one == pytest.approx(other, abs=1e-12) and float((read - computed).abs().max()) < 1e-12
+    told, counted = (policy_loss_fn(model, "cpu", SAID, each, h)(EVERY)[1] for each in (known, none))
+    assert torch.equal(told, counted)
 
 
 def test_each_utterance_has_the_kl_of_its_turn() -> None:
