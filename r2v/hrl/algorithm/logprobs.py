@@ -21,18 +21,30 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from r2v.errors import InputError, UsageError
 
+_CHUNK = 256
+"""Tokens whose logits exist at once: .5 GiB in an update with 128,256 words. The memory plan, measured with 1,024, is
+above it."""
 _COMPUTES_IN_BFLOAT16 = "r2v_computes_in_bfloat16"
 
 
 def set_autocast(model: Any) -> None:
-    """Mark a model with trained float32 weights to compute in bfloat16 (`autocast_of`)."""
-    setattr(model, _COMPUTES_IN_BFLOAT16, True)
+    """Mark a model with trained float32 weights, all or its adapters, to compute in bfloat16 (`autocast_of`)."""
+    causal = model.get_base_model() if hasattr(model, "peft_config") else model
+    setattr(causal, _COMPUTES_IN_BFLOAT16, True)
+    for layer in causal.modules():
+        if hasattr(layer, "cast_input_dtype_enabled"):  # peft would keep a float32 copy of each adapter's input
+            layer.cast_input_dtype_enabled = False
+
+
+def has_autocast(model: Any) -> bool:
+    """True after `set_autocast`."""
+    return getattr(model, _COMPUTES_IN_BFLOAT16, False)
 
 
 def autocast_of(model: Any) -> torch.autocast:
     """Return the context of a model's forward passes: bfloat16 autocast after `set_autocast`, else a disabled one.
     Autocast keeps its copies of weights until the block ends, so no optimizer may step in it."""
-    return torch.autocast(model.device.type, torch.bfloat16, enabled=getattr(model, _COMPUTES_IN_BFLOAT16, False))
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=has_autocast(model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +95,7 @@ def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def completion_logprobs(
-    model: Any, batch: TokenBatch, chunk: int = 1024, *, gradient_checkpointing: bool = False
+    model: Any, batch: TokenBatch, chunk: int = _CHUNK, *, gradient_checkpointing: bool = False
 ) -> Tensor:
     """Return (N, T): the log-probability of each completion token given all earlier ones, 0 elsewhere.
 

@@ -17,7 +17,7 @@ import torch
 from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.logprobs import set_autocast
+from r2v.hrl.algorithm.logprobs import has_autocast, set_autocast
 from r2v.policy.load import Loaded, adapter_settings, load_policy
 from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import retyped_room
@@ -44,8 +44,8 @@ def load_base(
 
     The dtype is `policy.dtype`; `auto` is float64 for small models and float32 for others on a CPU, float32 for small
     ones and bfloat16 for others on a GPU. `typed_for`: dtype as on that device, so that copies on several devices
-    agree. If all weights are trained they are float32, and computed in bfloat16 by autocast, or in float32 without
-    `autocast`. Raises UsageError for settings that exclude each other.
+    agree. Trained weights, all or adapters, are float32, and computed in bfloat16 by autocast on a model of that dtype,
+    or in their own without `autocast`. Raises UsageError for settings that exclude each other.
     """
     _check(policy, weights, autocast)
     bits = policy.load_in_4bit if policy.lora_r > 0 else False
@@ -62,7 +62,7 @@ def load_base(
     model = model.to(target).eval().requires_grad_(False)
     if before != target:  # else `load_policy` has done it
         use_float64_layers(model)
-    if autocast and policy.lora_r == 0 and _in_bfloat16(policy, core, typed_for or device):
+    if autocast and _in_bfloat16(policy, core, typed_for or device):
         set_autocast(model)
     return replace(loaded, model=model)
 
@@ -117,4 +117,6 @@ def with_adapters(policy: PolicyConfig, model: Any, adapters: Mapping[str, str],
                 model = get_peft_model(model, settings, adapter_name=name)
     for path, tensor in model.named_parameters():
         tensor.requires_grad_(any(f".{name}." in path for name in adapters))
+    if has_autocast(model):
+        set_autocast(model)
     return model.eval()

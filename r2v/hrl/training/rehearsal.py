@@ -31,7 +31,7 @@ def language(run: Rehearsal) -> None:
     """Train on log-probabilities of the policy or the guidance, or read them, as for the reference."""
     model = run.decoder()
     if run.case.autocast:
-        set_autocast(model.get_base_model() if run.case.rank else model)
+        set_autocast(model)
 
     def logprobs() -> Tensor:
         ids, (row, column) = run.ids(), run.positions()
