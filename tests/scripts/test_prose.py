@@ -1,4 +1,4 @@
-"""The ruler of prose: which log formats are events, and what a module and a page are counted for."""
+"""The prose checker: log formats that are events, and the counts of a module and of a page."""
 
 from __future__ import annotations
 
