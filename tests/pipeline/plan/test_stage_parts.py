@@ -104,7 +104,7 @@ def test_a_collection_and_its_re_rolls(world: type, tmp_path: Path) -> None:
 
 @WORLDS
 def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path: Path) -> None:
-    """Where environments are not copied every branch is a whole episode, from wherever it begins."""
+    """If environments are not copied, every branch is a whole episode, from wherever it begins."""
     config = configured(world, *SMALL, "data.condition=clean", "verifier.num_corruptions=2")
     SEEN.clear()
     attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
