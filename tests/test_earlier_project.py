@@ -1,7 +1,8 @@
 """A project of an earlier version is continued: fingerprints changed, and nothing is paid for twice.
 
 `project_of_480883e.tar.xz` is the output of `collect` and `train_verifier` (labels by consensus with the teacher as
-judge) at commit 480883e with the emulator, without weights."""
+judge) at commit 480883e with the emulator, without weights.
+"""
 
 from __future__ import annotations
 

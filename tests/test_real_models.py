@@ -1,7 +1,8 @@
 """Models that R2V did not make, on a benchmark outside the package, through all ten stages with adapters.
 
 The first has random weights and never succeeds: the chain ends well all the same, and names the parts that could not
-learn. The second was trained before on other carts, so it sometimes succeeds."""
+learn. The second was trained before on other carts, so it sometimes succeeds.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `r2v` runs in this process, scripts in another; sbatch and its kin are those of tests/slurm/fake, the providers are the
 emulator's. Three tables list the differences from the page: STAND_INS makes a command small, EXITS names the codes
 other than 0 that a page's command may end with, ELSEWHERE names the commands that are not run here, and the test that
-runs each or the reason why none can."""
+runs each or the reason why none can.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 First answers, two hints each, second answers; the critic learns from replay with its target network, the actor from the
 critic's advantages, the guidance from a comparison of two hints. Policies are tables of logits. No expectation is used:
-`tabular_mdp.worth` only scores the outcome."""
+`tabular_mdp.worth` only scores the outcome.
+"""
 
 from __future__ import annotations
 

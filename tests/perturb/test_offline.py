@@ -21,7 +21,8 @@ def replay_actions(episode: Episode) -> list[str]:
     """Return the actions that reached the environment; executed without perturbations they give the recorded success.
 
     The observation that answers a call, the next step's, shows its failure. The answer to the last call is in no step:
-    if the step limit cut a failure off there, that action (it ended nothing, or was never carried out) is left out."""
+    if the step limit cut a failure off there, that action (it ended nothing, or was never carried out) is left out.
+    """
     carried_out = [not call_failed(step.perturbations) for step in episode.steps[1:]]
     carried_out.append(episode.success or episode.termination != "max_steps")
     return [step.action.raw_text for step, done in zip(episode.steps, carried_out, strict=True) if done]

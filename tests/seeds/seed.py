@@ -2,7 +2,8 @@
 
 `seed_003.md` is the seed itself, byte for byte (SHA256 below). Rows of these tests take their commands and Python
 blocks from it; only `stand_in` ever changes one: missing parts are replaced by the bundled benchmark, and five hundred
-episodes by a handful."""
+episodes by a handful.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Seed 000: its command, its names, its batch table, its placement of the models, and its target update.
 
 `seed_000.md` is the seed itself, byte for byte. Lines of code are taken from it unchanged, and only an ellipsis in one
-is filled in."""
+is filled in.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The server in front of the official SDKs: whole sessions at the desk, with tools, streams and thoughts.
 
 Each session is a task of the desk, played by an ordinary loop over an SDK, and ends in the desk's outcome. The LLM is
-the desk's expert behind the emulator, which refuses what the providers refuse and counts their caches."""
+the desk's expert behind the emulator, which refuses what the providers refuse and counts their caches.
+"""
 
 from __future__ import annotations
 

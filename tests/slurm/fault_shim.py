@@ -6,7 +6,8 @@
 "error": not carried out, a socket error. "lost": carried out, a socket error. "hang": carried out, and no answer.
 "late": a socket error, carried out half a minute later. "twice": carried out twice, as a message delivered again.
 "full": a submission is refused at the limit on jobs; other commands get no answer. "killed": the caller dies after the
-call was carried out. `sbatch --test-only` takes no fault: it submits nothing."""
+call was carried out. `sbatch --test-only` takes no fault: it submits nothing.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ elsewhere.
 
 Faults, drawn by seed for each call: "error" (not carried out, a socket error), "lost" (carried out, a socket error),
 "hang" (a minute without an answer; carried out or not), "late" (a socket error now, carried out seconds later), "twice"
-(carried out twice), "full" (a submission refused at the limit on jobs), "killed" (the caller dies)."""
+(carried out twice), "full" (a submission refused at the limit on jobs), "killed" (the caller dies).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 It starts the daemons and prints `up`; answers `stop NAME` and `start NAME` on stdin with `ok`; and when stdin closes,
 however the other side ended, kills its whole tree and removes the folder. As the subreaper of that tree it inherits
-every daemon and job process whose own parent is gone, so that none can slip away."""
+every daemon and job process whose own parent is gone, so that none can slip away.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 
 A scenario is a list of steps. After each, when no job changes any more, the state of every job is noted: Slurm's word,
 its reason and dependency while it waits, its comment's mark. `benchmarks/slurm_traces.py` records all scenarios on a
-real Slurm into traces.json; test_simulator.py has the simulator replay them."""
+real Slurm into traces.json; test_simulator.py has the simulator replay them.
+"""
 
 from __future__ import annotations
 

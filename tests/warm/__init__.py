@@ -5,7 +5,8 @@ command; a second one, forked from it, has imported this checkout's R2V as well,
 import it. A small client stands in for the process: it hands on arguments, folder, environment, limits and open files,
 passes signals on, and ends as the process ends. Killed itself, it takes the process along. The workers of the suite are
 such forks too (`worker_python`). Tests of imports and of PYTHON* variables, and all jobs under Slurm, start a real
-interpreter."""
+interpreter.
+"""
 
 from __future__ import annotations
 

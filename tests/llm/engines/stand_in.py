@@ -2,7 +2,8 @@
 
     home = stand_in(tmp_path / "engine") # the value of `teacher.engine_venv`
 
-It answers with the desk's expert or, if R2V_STAND_IN=model, with the model that its command line names."""
+It answers with the desk's expert or, if R2V_STAND_IN=model, with the model that its command line names.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ twenty.
     home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is this file
 
 It answers by the request alone, so that answers of a restarted server can be compared with those of an undisturbed one.
-The options are VLLM_STUB_* variables: of a test's variables only these reach a server."""
+The options are VLLM_STUB_* variables: of a test's variables only these reach a server.
+"""
 
 from __future__ import annotations
 

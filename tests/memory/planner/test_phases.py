@@ -1,6 +1,7 @@
 """The planner, compared with the arithmetic that it replaced, whose answers are in tests/memory/guard.json.
 
-`python benchmarks/planner.py --write-guard` writes the planner's answers for the same cases as `measured`."""
+`python benchmarks/planner.py --write-guard` writes the planner's answers for the same cases as `measured`.
+"""
 
 from __future__ import annotations
 
