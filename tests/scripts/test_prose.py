@@ -67,6 +67,14 @@ def test_a_module_and_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
     assert (counted.whats, counted.comments["slurm"], counted.functions) == (1, 1, 1)
 
 
+def test_only_docstrings_are_read_outside_the_package(tmp_path: Path) -> None:
+    module, counted = (tmp_path / "test_a").with_suffix(".py"), prose.Prose()
+    module.write_text(MODULE)
+    counted.read_heads(module)
+    assert [kind for kind, places in counted.places.items() if places] == ["docstrings that begin as riddles"]
+    assert (counted.functions, counted.names, counted.words) == (1, 0, 0)
+
+
 def test_this_checkout_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     assert [(rule, figure, limit) for rule, figure, limit in prose.measured().figures() if figure > limit] == []
