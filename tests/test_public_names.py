@@ -1,6 +1,6 @@
 """The public library: its names and signatures equal those of public_names.txt.
 
-python -m tests.test_public_names > tests/public_names.txt # after an intended change that is in CHANGELOG
+python -m tests.test_public_names > tests/public_names.txt     # after an intended change that is in CHANGELOG
 """
 
 from __future__ import annotations

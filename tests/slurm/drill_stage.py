@@ -5,16 +5,16 @@ Collect and its data are real; the bodies of the later stages write one small fi
 their number of steps alone, whatever interrupted them. `drill.json` of the current folder gives each job's behaviour
 and is read when the job starts:
 
-    steps, seconds     so many, each so long (default 2, 0.0); a checkpoint and a line in the log after each
-    eat                MB of memory that it touches at its first step
-    cuda_oom_above     it fails as CUDA does while the batch_size of its phase is larger
-    faulty_node        on this node it fails as a GPU with an ECC error does; abrupt: and its runner dies with it
-    crash, usage       the message of a plain error, or of a UsageError, at its first step
-    deaf               it does not end when told to
-    shards, kill_shard so many worker processes write one file each; this one of them is killed
-    slow_write         seconds it stands still with half of its content written
-    hold               it waits until this file is there
-    vanish             it ends with 0, and what it made is gone
+    steps, seconds     number of steps and length of each (default 2, 0.0); a checkpoint and a log line after each
+    eat                MB of memory to touch at its first step
+    cuda_oom_above     fails with CUDA's out-of-memory error while the batch_size of its phase is larger
+    faulty_node        fails on this node with the ECC error of a GPU; abrupt: its runner dies too
+    crash, usage       message of a plain error, or of a UsageError, at its first step
+    deaf               ignores SIGTERM and SIGINT
+    shards, kill_shard number of worker processes, which write one file each; index of the one that is killed
+    slow_write         seconds to pause with half of its content written
+    hold               waits until this file exists
+    vanish             ends with 0, and its output is gone
 """
 
 from __future__ import annotations

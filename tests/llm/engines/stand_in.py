@@ -1,6 +1,6 @@
 """A stand-in for vLLM's server of chat completions: the same command line, key, health and bodies, on a CPU.
 
-    home = stand_in(tmp_path / "engine") # the value of `teacher.engine_venv`
+    home = stand_in(tmp_path / "engine")        # the value of `teacher.engine_venv`
 
 It answers with the desk's expert or, if R2V_STAND_IN=model, with the model that its command line names.
 """
