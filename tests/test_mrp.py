@@ -242,7 +242,7 @@ def of_evaluation(config: Config) -> set[str]:
 
 
 def force(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Make a job anew from its inputs, with nothing played before; return its configuration."""
+    """Force a job to run again on its inputs, with nothing played before; return its configuration."""
     shutil.rmtree(folder / "outputs" / ".episodes")
     monkeypatch.chdir(folder)
     config = load(MICRO, SHORT)

@@ -1,6 +1,6 @@
 """Every key has a range or a rule, and the reference states the enforced one.
 
-python -m tests.config.test_reference        # write the tables of docs/configuration.md anew
+python -m tests.config.test_reference        # write the tables of docs/configuration.md
 """
 
 from __future__ import annotations

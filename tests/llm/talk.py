@@ -174,7 +174,7 @@ def play_spec(spec: Spec) -> None:
 
 
 def killed(spec: Spec) -> bool:
-    """Play in another process; return True if it was killed on the way, False if it came to its end."""
+    """Play in another process; return True if it was killed on the way, False if it finished."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.llm.talk", "openai", "anthropic"])
     process = context.Process(target=play_spec, args=(spec,))

@@ -1,4 +1,5 @@
-"""Trouble in the middle of a collection: every episode has an end, faults are told from failures, and none is lost."""
+"""Trouble in the middle of a collection: every episode has an end, faults are distinguished from failures, and none is
+lost."""
 
 from __future__ import annotations
 
