@@ -213,7 +213,7 @@ class P:
         "assert P(3).x == 3",
     ),
 }
-"""Permitted combinations of a test and a program: (program, tests)."""
+"""Permitted uses of a program by a test: (program, tests)."""
 
 FORGERIES = {
     "frames": """\

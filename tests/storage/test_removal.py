@@ -196,7 +196,7 @@ def test_after_kill_9_at_any_moment_the_next_removal_finishes(tmp_path: Path) ->
         fill(path, tree, tmp_path / "outside")
         if in_child(path, lambda removals, name, last=number: removals < last or os.kill(os.getpid(), signal.SIGKILL)):
             break
-        with suppress(NotOurs):  # killed after removing the marker's contents: the folder is empty
+        with suppress(NotOurs):  # killed after the marker was removed: the folder is empty
             assert remove_own(path, REPORT)
         assert not path.exists() or not any(path.iterdir())
         assert remove_own(make_own(path, REPORT), REPORT)
