@@ -56,7 +56,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 
 
 def billed(bill: Bill) -> float:
-    """USD of a request that was called directly."""
+    """Return the USD of a request that was called directly."""
     fresh = bill.tokens_in - bill.cached_in - bill.written_in
     tokens = TokenCounts(
         fresh=fresh,

@@ -1,4 +1,4 @@
-"""`r2v providers status | reconcile | forget | ledger`, on journals that the emulator's batches left and others."""
+"""`r2v providers status | reconcile | forget | ledger`, on journals of the emulator's batches and others."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def meta(path: Path) -> dict[str, object]:
 
 @pytest.fixture
 def two(tmp_path: Path, play: Play) -> tuple[Source, Source]:
-    """Two runs that share one episode."""
+    """Make two runs that share one episode."""
     shared = {"task": "t1", "actions": ("go",)}
     a = [play(**shared, run_id="a"), play("t2", run_id="a")]
     b = [play(**shared, run_id="b", seed=5), play("t3", run_id="b"), play("t2", run_id="b", actions=("other",))]

@@ -53,7 +53,7 @@ time.sleep(600)
 
 
 class Clock:
-    """A clock that moves a second whenever it is looked at."""
+    """A clock that moves a second at each reading."""
 
     def __init__(self) -> None:
         self.time = NOON
@@ -323,7 +323,8 @@ def test_episodes_that_are_broken_in_an_unfinished_run_stop_no_other_run(
 def test_many_runs_are_listed_without_writing_the_index_for_each(
     quick_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written grows with the runs; a journal holds what is not in the index yet, and goes in at the end."""
+    """Written bytes grow with the runs; a journal holds the entries that are not in the index yet, and is merged at the
+    end."""
     from r2v.data import registry as module
 
     monkeypatch.setattr(module, "_SMALL", 2_000)

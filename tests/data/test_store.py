@@ -30,7 +30,7 @@ with store.exclusive():
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """Mount a file system of one megabyte."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "r2v-test", str(tmp_path)]
     told = subprocess.run(mount, capture_output=True, text=True, check=False)
     if told.returncode:

@@ -11,7 +11,7 @@ import pytest
 from tests.test_imports import REPOSITORY
 
 MOST_HITS = 12
-"""Files among which a reader looks."""
+"""Most files that a reader looks through."""
 WHERE = {
     "LoRA": "r2v/policy/load.py",
     "DPO loss": "r2v/policy/training/preference.py",
@@ -38,7 +38,7 @@ WHERE = {
 
 @cache
 def heads() -> dict[str, str]:
-    """Module -> its name and the first paragraph of its docstring."""
+    """Return module -> its name and the first paragraph of its docstring."""
     texts = {}
     for path in sorted((REPOSITORY / "r2v").rglob("*.py")):
         head = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
@@ -47,7 +47,7 @@ def heads() -> dict[str, str]:
 
 
 def hits(term: str) -> set[str]:
-    """The files that a grep over names, heads of modules and the glossary's first column shows."""
+    """Return the files found by a grep over names, heads of modules and the glossary's first column."""
     pattern = re.compile(term.replace(" ", "[ _-]?"), re.I)
     files = {path for path, text in heads().items() if pattern.search(text)}
     for row in (REPOSITORY / "docs" / "glossary.md").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The guard: what a benchmark raises costs one episode, and what breaks the contract is one sentence."""
+"""The guard: an exception in a benchmark costs one episode, and a breach of the contract is one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements are looked for in files, and measured once where they are in none."""
+"""Measurements are looked up in files, and made once if they are missing."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_the_measuring_process_measures_and_refuses(project: Path) -> None:
 
 
 def test_what_the_package_ships_is_what_is_measured_here() -> None:
-    """One small record of it, measured again."""
+    """One small shipped record, measured again."""
     values = MODEL_CONFIGS["HuggingFaceTB/SmolLM2-135M"]
     assert store.shipped()[store.sizes_key(values)] == answer(values)

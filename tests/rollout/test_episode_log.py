@@ -1,4 +1,4 @@
-"""A run's own file as the place of plays: read along while it grows, written by one process, taken over by it."""
+"""A run's own file as the episode log: read while it grows, written by one process, resumed by the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log(path: Path, write: Any = None) -> EpisodeLog:
 
 
 class Collection:
-    """A run's file in a checkout, and who has played what of it."""
+    """A run's file in a checkout, and the tasks played by each process."""
 
     def __init__(self, root: Path) -> None:
         self.path, self.root, self.played = root / "run/trajectories.jsonl", root, list[str]()

@@ -1,4 +1,4 @@
-"""The seed's training lines: one step, every documented override (C-1), and going on after a killed job."""
+"""The seed's training lines: one step, every documented override (C-1), and resuming after a killed job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BC = Path("outputs/policy/desk_noisy/bc")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with training data of the small prototype and of the noisy desk."""
+    """Make a checkout with training data of the small prototype and of the noisy desk."""
     root = checkout(tmp_path_factory.mktemp("training"))
     for config in ("configs/mrp.yaml", "configs/desk/noisy.yaml"):
         collect = sh(root, f"python scripts/collect_trajectories.py --config {config} --num-episodes 4 --seeds 1")
@@ -50,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _train(root: Path, *words: str) -> dict[str, Any]:
-    """Clone on the noisy desk in this process; what the trainer's last checkpoint says it did."""
+    """Clone on the noisy desk in this process; return the state in the trainer's last checkpoint."""
     with standing_in(root):
         assert cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *words]) == 0
     return _trained(root / BC)

@@ -1,4 +1,4 @@
-"""Forwarding: bytes both ways, what is changed and what is not, on all three wires."""
+"""Forwarding: bytes in both directions, changed and unchanged, on all three wires."""
 
 from __future__ import annotations
 

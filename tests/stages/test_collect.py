@@ -1,6 +1,6 @@
-"""Collecting: which run an attempt goes on with, helpers that change nothing of it, and providers, paid once.
+"""Collecting: the run that an attempt resumes, helpers that change no result, and providers, paid once.
 
-The same episodes whichever way a provider's questions travel.
+The episodes are the same by whichever way a provider's requests travel.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Serve = Callable[..., AbstractContextManager[Emulator]]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """An emulator that both SDKs are sent to."""
+    """Return a function that starts an emulator and points both SDKs to it."""
 
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
@@ -130,7 +130,7 @@ def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_give
 
 
 def test_refused_turns_are_failures_of_the_model_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
-    """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
+    """Regression: two rejected lines cost all ten answers; here the others are kept and paid once."""
     with served(Fault("line_400", at=(2, 5))) as emulator:
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
@@ -148,7 +148,7 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
     mode: str, served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served():
-        pass  # its port is free again: nobody listens there
+        pass  # its port is free again: nothing listens there
     settings = [f"teacher.mode={mode}", "teacher.max_usd=1", "teacher.outage_seconds=0.2"]
     with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; check the network"):
         collect(tmp_path, "openai", *settings)
@@ -273,7 +273,8 @@ def test_a_dry_run_says_where_there_are_fewer_tasks_than_asked_for(tmp_path: Pat
 
 
 def test_a_teacher_that_guesses_succeeds_as_often_as_guesses_do(tmp_path: Path) -> None:
-    """Three doors, each guessed among four: .25 ^ 3 = .015625 lies in Wilson's 99.9 % of what was collected."""
+    """Three doors, each guessed among four: .25 ^ 3 = .015625 lies in Wilson's 99.9 % interval of the collected
+    rate."""
     guessing = ["env.benchmark=chain", "env.options={num_tasks: 900, length: 3, p_easy: 0.25}", "data.seeds=[1]"]
     run_job(load(None, guessing), job("collect"), {}, root=tmp_path)
     made = newest(tmp_path)
@@ -309,7 +310,7 @@ def the_run(root: Path) -> RunManifest:
 
 
 def content(run: RunManifest) -> dict[str, Any]:
-    """What a run holds, but for when and where: its manifest, its episodes, and the set of its log's lines."""
+    """Return a run's contents without times and paths: its manifest, its episodes, and the set of its log's lines."""
     manifest = json.loads((run.output_dir / "run_manifest.json").read_text())
     log = [json.loads(line) for line in (run.output_dir / "collection_log.jsonl").read_text().splitlines()]
     lines = [{name: value for name, value in line.items() if name != "seconds_since_start"} for line in log]
@@ -321,7 +322,7 @@ def content(run: RunManifest) -> dict[str, Any]:
 
 
 def stopped_after(count: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection that ends early, as by a signal."""
+    """Run a collection that ends early, as by a signal."""
     append, done = TrajectoryStore.append, list[str]()
 
     def stopping(store: TrajectoryStore, episode: Any) -> None:
@@ -337,7 +338,7 @@ def stopped_after(count: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the collection comes to by one process."""
+    """Return the contents of the collection by one process."""
     return content(collect_scripted(tmp_path_factory.mktemp("alone")))
 
 

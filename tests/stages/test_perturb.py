@@ -36,7 +36,7 @@ def _collect(root: Path, *overrides: str) -> Artifact:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with one collected run, some of whose episodes failed."""
+    """Make a checkout with one collected run, some of whose episodes failed."""
     place = tmp_path_factory.mktemp("root")
     _collect(place, "env.options.slips=0.1")
     return place
@@ -178,12 +178,12 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
 
 
 def _attempt(root: Path) -> Work:
-    """Of a checkout of its own, in which nothing was played."""
+    """Return an attempt in a checkout of its own, without episodes."""
     return Work(folder=root / "outputs/.artifacts/perturb-0", fingerprint="0", inputs={}, root=root)
 
 
 def _played(work: Work) -> int:
-    """Lines of the attempt's plays."""
+    """Return the number of lines of the attempt's episodes."""
     return sum(path.read_bytes().count(b"\n") for path in (work.root / "outputs/.episodes/perturb-0").glob("*.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""The artifact manifest is read strictly: whatever no manifest holds is refused, leaf by leaf."""
+"""The artifact manifest is read strictly: an impossible value is refused, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_altered_leaf_is_read(record: dict[str, Any], tmp_path: Path, how: st
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_nor_is_one_whose_last_hash_was_computed_again(record: dict[str, Any], tmp_path: Path, how: str) -> None:
-    """But for values that another manifest may hold: the figures of the summary, and another name or hash."""
+    """Except values that another manifest may hold: the figures of the summary, and another name or hash."""
     del record["sha256"]
     for path in leaves(record):
         if path[0] == "summary" and (len(path) > 1 or how == "range"):

@@ -1,4 +1,4 @@
-"""A folder that somebody else made: its plain files are listed, and nothing else may lie there."""
+"""A third party's folder: its plain files are listed, and anything else in it is refused."""
 
 from __future__ import annotations
 

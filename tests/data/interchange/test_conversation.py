@@ -1,4 +1,4 @@
-"""Every format and back: what other tools wrote goes through an episode and comes out as it was."""
+"""Every format and back: a record of another tool becomes an episode and is exported unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.data.interchange.logs import TOOL, atif, called, chat, trajectory
 
 
 def episode_of(talk: Conversation, **about: Any) -> Episode:
-    """The episode, after a way through a trajectories file."""
+    """Return the episode, after a round trip through a trajectories file."""
     made = to_episode(talk, task_id="t", seed=0, benchmark="logs", format="messages", source="x:1")
     return parse_episode(to_line(made))
 

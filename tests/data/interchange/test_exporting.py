@@ -1,4 +1,4 @@
-"""`r2v export --trajectories`: episodes as other tools read them, and nothing written over."""
+"""`r2v export --trajectories`: episodes in the formats of other tools, without overwriting any file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_episodes_of_schema_1_are_read_and_go_out_in_the_schema_of_today() -> No
 
 
 def _kept(after: Any, before: Any) -> Any:
-    """What of a value was there before."""
+    """Return the part of a value that was there before."""
     if isinstance(before, dict):
         return {name: _kept(after[name], before[name]) for name in before}
     if isinstance(before, list):
@@ -95,7 +95,7 @@ def test_what_is_there_is_not_written_over_and_what_is_no_trajectory_not_read(
 def test_a_run_that_was_played_goes_out_with_its_tools_and_is_loaded_for_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What TRL's SFTTrainer does with a row: `datasets` reads the file, the template gets its messages and tools."""
+    """As TRL's SFTTrainer does: `datasets` reads the file, the template gets its messages and tools."""
     from datasets import Dataset, load_dataset
     from transformers import PreTrainedTokenizerFast
     from trl.data_utils import apply_chat_template, is_conversational

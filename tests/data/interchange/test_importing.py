@@ -1,4 +1,4 @@
-"""`r2v import`: a run with a manifest of what others recorded, refused whole where a record is bad."""
+"""`r2v import`: a run with a manifest from others' records, refused as a whole if a record is bad."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_imported_is_one_line(
 
 
 def desk_like(number: int) -> dict[str, object]:
-    """A log short enough for the bundled student."""
+    """Return a log short enough for the bundled student."""
     messages = [
         {"role": "user", "content": f"close ticket {number}"},
         {"role": "assistant", "content": None, "tool_calls": [called("find", f'{{"id":{number}}}', "a")]},
@@ -557,14 +557,14 @@ def test_the_command_offers_the_formats_that_are_read() -> None:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every field and item of a value: what holds it, and its name or index there."""
+    """Yield every field and item of a value: its container, and its name or index there."""
     for name in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, name
         yield from places(value[name])
 
 
 def outcomes(value: Any) -> Iterator[Conversation | BadRecord]:
-    """What becomes of each record of a file's value; of a list under `lines`, of the lines of a file."""
+    """Yield the result of each record of a file's value; of a list under `lines`, of the lines of a file."""
     lined = value.get("lines") if isinstance(value, dict) else None
     places_and_records = grouped((f"f:{n}", line) for n, line in enumerate(lined)) if isinstance(lined, list) else ()
     for record in [record for _, record in places_and_records] or rows_of(value):

@@ -1,4 +1,4 @@
-"""`configs/miniwob/*.yaml` through all ten stages in a real Chromium: other tasks, sizes and model, no more."""
+"""`configs/miniwob/*.yaml` through all ten stages in a real Chromium; only tasks, sizes and model differ."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WHOLE = [
 
 
 def run_and_verify(folder: Path, condition: str, sizes: list[str], capsys: pytest.CaptureFixture[str]) -> Path:
-    """The ten stages and the audit of what they made, in a folder of their own; the results."""
+    """Run the ten stages and audit their artifacts, in a folder of their own; return the results."""
     model = hub_model("llama", folder / "model", ['{"tool":"click","bid":"12"}'])
     config = str(REPOSITORY / "configs/miniwob" / f"{condition}.yaml")
     with standing_in(folder):
@@ -92,7 +92,7 @@ def test_the_noisy_configuration_ends_well_with_every_perturbation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = [f"perturbations.{name}.prob=0.3" for name in PerturbationsConfig.categories()]
-    every += ["perturbations.renumbered_dom.prob=1"]  # comes last, and only to pages that others left alone
+    every += ["perturbations.renumbered_dom.prob=1"]  # applied last, and only to pages without another perturbation
     results = run_and_verify(tmp_path, "noisy", [*WHOLE, *every], capsys)
     files = [path for path in (results / "episodes").rglob("*.jsonl*") if path.is_file()]
     steps = [step for path in files for episode in read_episodes(path) for step in episode.steps]

@@ -1,4 +1,4 @@
-"""The world of SWE-bench in a real sandbox: what an agent can do, what it cannot, and what is judged of it."""
+"""The environment of SWE-bench in a real sandbox: an agent's abilities, its limits, and the grading of its patch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEND = bash(f"git apply - <<'E'\n{RIGHT}E")
 
 
 class Played:
-    """A world with its one task set up."""
+    """An environment with its only task set up."""
 
     def __init__(self, folder: Path, *records: dict[str, Any], **options: Any) -> None:
         options = {"dataset": str(dataset(folder, *records)), "command_seconds": 20} | options
@@ -36,11 +36,11 @@ class Played:
         self.first, _ = self.world.reset(seed=1, task=self.benchmark.tasks()[0])
 
     def do(self, command: str) -> str:
-        """What a command shows."""
+        """Return the output of a command."""
         return self.world.step(bash(command))[0]
 
     def submit(self) -> Info:
-        """What submitting comes to."""
+        """Submit; return the info of the last step."""
         return self.world.step(SUBMIT)[4]
 
 
@@ -76,11 +76,11 @@ LITTER = (
     "printf 'a\\r\\nb\\n' > 'two words'; printf x > $(printf 'caf\\351'); ln -s total.py link; chmod +x total.py",
     "git init -q src",
 )
-"""Files, settings and repositories that an agent may leave behind, beside a right fix."""
+"""Files, settings and repositories that an agent may leave behind, beside a correct fix."""
 
 
 def test_a_fix_in_any_encoding_is_resolved_whatever_is_left_beside_it(tmp_path: Path, played: Played) -> None:
-    # The byte 0xe9 is no UTF-8: three characters stand for it where a patch goes through text.
+    # The byte 0xe9 is no UTF-8: it becomes three characters where a patch goes through text.
     played.do("mkdir src; printf '# coding: latin-1\\r\\nONE = len(\"\\351\")\\r\\n' | tee {one,src/two}.py")
     played.do("echo 'from one import ONE\nfrom src.two import ONE as TWO' > total.py")
     played.do("echo 'def total(numbers): return sum(numbers) + ONE - TWO if ONE == 1 else 0' >> total.py")

@@ -1,4 +1,4 @@
-"""Thresholds of all methods and points are searched for together and come out as one by one."""
+"""Thresholds of all methods and points are searched together, with the same results as one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPECS = specs(CHAIN, 30)
 
 @dataclass
 class Runner:
-    """What calibration needs of a `MethodRunner`, on the chain."""
+    """The part of a `MethodRunner` that calibration needs, on the chain."""
 
     player: MemoryPlayer
     on: Any
@@ -75,8 +75,8 @@ def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: p
 
 
 def test_r2v_acts_by_the_score_that_calibration_tasks_prefer() -> None:
-    """r2v draws lots and an alternative sees where the small policy fails, so that is what acts; with too few tasks,
-    or where both see it, r2v's own score does."""
+    """r2v scores at random and an alternative sees where the small policy fails, so the alternative acts; with too few
+    tasks, or if both see it, r2v's own score does."""
     chain = ChainBenchmark(num_tasks=FEWEST_TASKS, length=4, hard=2)
     on = chain_stage(chain, (0.9, 0.3), 0.95)
     some = specs(chain, FEWEST_TASKS)

@@ -1,4 +1,4 @@
-"""An experiment's runs: each exactly once, whatever becomes of the process that runs them."""
+"""An experiment's runs: each exactly once, whatever happens to the orchestrator."""
 
 from __future__ import annotations
 
@@ -154,12 +154,12 @@ def test_a_run_of_another_machine_is_not_taken_for_dead(sweep: Sweep) -> None:
 
 
 def test_a_grid_that_is_killed_twenty_times_is_completed_with_no_point_lost_or_run_twice(sweep: Sweep) -> None:
-    """kill -9 of the orchestrator at random moments: what it had started goes on and is found by the next one."""
+    """kill -9 of the orchestrator at random moments: the runs it had started continue and are found by the next one."""
     spec = sweep.write(24, seconds=0.3)
     draw, kills = random.Random(16), 0
     while kills < 20 and sweep.counts("end").total() < 24:
         begun, process = len(sweep.ledger), started(spec, "--resume", "--slots", "2")
-        if kills % 2:  # half of the kills come when a run has just begun, the others at any moment
+        if kills % 2:  # half of the kills come right after the start of a run, the others at any moment
             _until(lambda: len(sweep.ledger) > begun or process.poll() is not None)  # noqa: B023
         time.sleep(draw.uniform(0, 0.5))
         kills += process.poll() is None
@@ -174,7 +174,7 @@ def test_a_grid_that_is_killed_twenty_times_is_completed_with_no_point_lost_or_r
 
 
 def started(spec: Path, *words: str) -> subprocess.Popen[bytes]:
-    """`r2v experiments run` in a process of its own."""
+    """Start `r2v experiments run` in a process of its own."""
     command = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec), *words]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -1,4 +1,4 @@
-"""How many runs fit: by the memory, and the GPUs' memory, that those before were measured to take."""
+"""Number of concurrent runs, by the measured memory and GPU memory of earlier ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIB = 2**30
 
 @dataclass
 class Measured:
-    """A run's measured peaks."""
+    """Measured peaks of a run."""
 
     peak_bytes: int | None
     gpu_bytes: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The points of a specification: how many, with which values, and which never come to be."""
+"""The points of a specification: their number, their values, and those that are excluded."""
 
 from __future__ import annotations
 

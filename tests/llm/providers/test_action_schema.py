@@ -1,4 +1,4 @@
-"""The schema that strict structured output asks for."""
+"""The schema of strict structured output."""
 
 from __future__ import annotations
 

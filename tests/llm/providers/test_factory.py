@@ -1,4 +1,4 @@
-"""Providers by name and by dotted path: one of one's own collects real episodes without a line in the package."""
+"""Providers by name and by dotted path: a user's own one collects real episodes without a line in the package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = (
 
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The page's provider as a module outside the package; its dotted path."""
+    """Write the docs page's provider as a module outside the package; return its dotted path."""
     code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     assert code is not None
     (tmp_path / "my_gateway.py").write_text(code[1])

@@ -1,4 +1,4 @@
-"""Plans: what fits, what is refused, and that the micro-batches are the largest."""
+"""Plans: cases that fit, refusals, and the largest micro-batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED = replace(SHARED, lora_rank=0, precision="float32", value=True)
 
 
 def largest(found: Plan) -> bool:
-    """Whether each phase's rows fit, and one more would not (or is not asked for)."""
+    """True if each phase's rows fit, and one more would not (or is not asked for)."""
     for device in found.devices:
         for one in device.phases:
 
@@ -76,7 +76,7 @@ def test_micro_batches_are_the_largest_that_fit(memory: float, tokens: int) -> N
 
 
 def test_more_rows_never_need_less() -> None:
-    """What bisection rests on."""
+    """Bisection depends on it."""
     found = plan(SHARED, Machine(memory=A_GPU), lookup)
     for device in found.devices:
         for one in device.phases:
@@ -143,7 +143,7 @@ def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
 
 
 def test_a_checkpoint_gathers_less_than_training_does() -> None:
-    """So it is no phase of its own: one whole tensor in float32, against the layers that training puts together."""
+    """So it is no phase of its own: one whole tensor in float32, against the layers that training gathers."""
     for name in ("Llama-3.2-3B", "Llama-3.1-8B"):
         sizes = known_model(name).sizes
         for shards in ("zero3", "fsdp"):
@@ -261,7 +261,7 @@ def test_the_page_of_a_refusal_names_every_way_tried() -> None:
 
 
 def test_the_page_says_how_to_ask_for_it() -> None:
-    """Copies of one role each, shared out, and with what does not learn aside; not where a stage has no such keys."""
+    """Full copies, sharded, and with frozen weights offloaded; not for a stage without such keys."""
     machine = Machine(memory=141 * GIB, gpus=8)
     full = "hierarchical.placement=full"
     for job, named, words in (
@@ -293,7 +293,7 @@ def test_what_stands_on_the_cpu_is_read_there() -> None:
 
 
 def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
-    """The actor and the guidance, of 3.2 B float32 weights each, beside their parts."""
+    """The actor and the guidance, of 3.2 B float32 weights each, besides their shards."""
     machine = Machine(memory=141 * GIB, gpus=8)
     parts, whole = (plan(SEED, machine, lookup, placement="full", shards=shards) for shards in ("fsdp", "none"))
     rollout = {
@@ -304,7 +304,7 @@ def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
 
 
 def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
-    """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
+    """Under bc's autocast layers are gathered in bfloat16, here in float32: twice two layers, or the table."""
     machine = Machine(memory=141 * GIB, gpus=8)
     states = [
         plan(job, machine, lookup, placement="full", shards="fsdp").devices[0].device.roles[0].state

@@ -1,4 +1,4 @@
-"""What a refusal advises can be typed: options of `r2v plan`, or keys of the configuration."""
+"""The remedies of a refusal can be typed: options of `r2v plan`, or keys of the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.memory.measuring import lookup
 CODES = {row.name: row.memory for row in JOBS}
 
 FUSED_ALONE = 36.5
-"""GiB on which FULL fits with the fused optimizer alone."""
+"""GiB on which FULL fits only with the fused optimizer."""
 FULL = TrainingJob(
     stage="hierarchical",
     code=CODES["hierarchical"],
@@ -60,7 +60,7 @@ def test_8_bit_moments_are_advised_by_their_key_and_the_key_does_it(stage: Stage
 
 
 def test_a_change_that_cannot_be_measured_is_no_remedy() -> None:
-    """The others are named."""
+    """The other remedies are named."""
 
     def some(case: MeasuredCase) -> MeasuredMemory:
         if case.rank:

@@ -1,4 +1,4 @@
-"""Books: each request is settled at what it was billed, or stays booked as unknown; caps are never exceeded."""
+"""Books: each request is settled at its bill, or stays booked as unknown; caps are never exceeded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.serve.wires import USD, WIRES, body, events, whole, wire_reply
 
 
 def booked(server: Served) -> tuple[float, float]:
-    """(billed, unknown) USD in the journal, once nothing is in flight: a request is settled behind its reply."""
+    """Return (billed, unknown) USD in the journal, once nothing is in flight: a request is settled after its reply."""
     for _ in range(1000):
         state = read_journal(server.folder).state
         if not state.calls:
@@ -252,7 +252,7 @@ def test_a_cap_is_one_clear_line_in_the_client_s_format_and_nothing_is_sent(tmp_
 
 @pytest.mark.parametrize("cap", ["teacher.max_usd", "serve.max_usd_per_session"])
 def test_a_cap_that_requests_in_flight_hold_is_waited_for(cap: str, tmp_path: Path) -> None:
-    """The SDK sends it again until the first request has ended."""
+    """The SDK retries until the first request has ended."""
     first_asked, second_refused = threading.Event(), threading.Event()
 
     def answer(seen: Seen) -> list[Step]:
@@ -296,7 +296,7 @@ def test_usage_of_another_order_is_settled_below_what_was_reserved(tmp_path: Pat
 
 
 def test_no_response_is_held_when_its_reply_has_ended(tmp_path: Path) -> None:
-    """A timer for a client that leaves held each for `serve.drain_seconds`."""
+    """Regression: a timer for a client that leaves held each for `serve.drain_seconds`."""
     with stub(lambda seen: reply(whole("chat"))) as provider, served(tmp_path, provider.url) as server:
         for _ in range(20):
             assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200

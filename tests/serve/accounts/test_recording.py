@@ -1,4 +1,4 @@
-"""Recorded sessions: what a kill leaves of one is read, and goes on."""
+"""Recorded sessions: the rest of a killed one is read, and continued."""
 
 from __future__ import annotations
 

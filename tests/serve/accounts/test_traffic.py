@@ -62,7 +62,7 @@ def test_an_altered_line_is_named_and_nothing_is_overwritten(how: str, tmp_path:
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes."""
+    """Let no file of this process grow beyond so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

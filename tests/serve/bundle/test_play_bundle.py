@@ -1,4 +1,4 @@
-"""A bundle acts as what it was exported from: in another process, from its own files, decision by decision."""
+"""A bundle acts as its source did: in another process, from its own files, decision by decision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bundle(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def played(bundle: Bundle, condition: str, elsewhere: Path) -> list[Episode]:
-    """What `examples/play_bundle.py` plays with it in a process and a folder of its own."""
+    """Return the episodes that `examples/play_bundle.py` plays with it in a process and a folder of its own."""
     words = ["--config", str(MICRO), "--condition", condition, "--output", str(elsewhere / "played.jsonl")]
     done = subprocess.run(
         [warm.python(), "-m", "examples.play_bundle", str(bundle.folder), *words],

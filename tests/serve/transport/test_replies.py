@@ -1,4 +1,4 @@
-"""A reply as it passes: the same bytes and facts however it is cut, and bounded memory for an event without end."""
+"""A reply in transit: the same bytes and facts however it is cut, and bounded memory for an event without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in batches keep what was said in the provider's cache, where the next turn finds it in time."""
+"""Conversations in batches keep their history in the provider's cache, where the next turn finds it in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request_at(turn: int) -> ProviderRequest:
 
 
 async def agent(model: ChatModel, number: int, turns: int) -> None:
-    """An agent whose every step shows a page."""
+    """Run an agent whose every step shows a page."""
     messages = [Message(role="user", content=f"agent {number}: {PAGE}")]
     for turn in range(turns):
         request = Request(messages=tuple(messages), key=("agent", number, turn), max_tokens=50)

@@ -1,4 +1,4 @@
-"""Batches, direct calls, or direct calls that read the conversation so far from a cache: by what each is billed."""
+"""The cheapest of batches, direct calls, and direct calls that read the conversation from a cache, by their bills."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE = rate_of("anthropic", MODELS["anthropic"])
 
 
 def request_at(turn: int, monkeypatch: pytest.MonkeyPatch) -> ProviderRequest:
-    """An agent's request after so many steps, each with a page."""
+    """Return an agent's request after so many steps, each with a page."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
     said = (Message(role="user", content=PAGE), Message(role="assistant", content="click")) * turn
     request = Request(messages=(*said, Message(role="user", content=PAGE)), key=("agent", turn), max_tokens=100)

@@ -1,4 +1,5 @@
-"""Every fault that the emulator knows, through both providers: nothing paid twice, no answer lost, no error spoken."""
+"""Every fault of the emulator, through both providers: nothing is paid twice, no answer is lost, no error becomes an
+answer."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ CASES = [(provider, name, fault) for name, fault in MENDED.items() for provider 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes an emulator that both SDKs are sent to."""
+    """Return a function that starts an emulator and points both SDKs to it."""
 
     def made(*faults: Fault, **kwargs: Any) -> Emulator:
         settings = {"lifecycle": Lifecycle(polls=2), "timing": Timing(silence=0.2, late=0.5, trickle=0.001)} | kwargs
@@ -291,7 +292,7 @@ def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str,
 
 
 class SlowOpenAI(OpenAI):
-    """Takes a moment to say that a batch is made."""
+    """A provider that confirms a batch a moment late."""
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         state = await super().create_batch(key, path, file_id)
@@ -300,7 +301,7 @@ class SlowOpenAI(OpenAI):
 
 
 class SlowAnthropic(Anthropic):
-    """The same."""
+    """A provider that confirms a batch a moment late."""
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         state = await super().create_batch(key, path, file_id)
@@ -310,7 +311,7 @@ class SlowAnthropic(Anthropic):
 
 @pytest.mark.parametrize("provider", BOTH)
 def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, serve: Any, tmp_path: Path) -> None:
-    """So that the next one has nothing to look for."""
+    """So that the next run has no batch to search for."""
     rate, slow = rate_of(provider, MODELS[provider]), {"openai": SlowOpenAI, "anthropic": SlowAnthropic}[provider]
     journal = tmp_path / "journal.jsonl"
     with serve() as emulator:
@@ -333,8 +334,8 @@ def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, ser
 
 
 class AboutTo(Anthropic):
-    """Tells when it has listed the account's batches, which is done right before one is made, and takes so many turns
-    of the loop more."""
+    """A provider that reports when it has listed the account's batches, right before it creates one, and then takes so
+    many more turns of the event loop."""
 
     def __init__(self, rate: Rate, turns: int) -> None:
         super().__init__(rate)
@@ -459,7 +460,7 @@ def test_calls_adapt_to_a_bucket(provider: str, serve: Any, tmp_path: Path) -> N
 def test_the_dollars_of_the_progress_are_those_of_the_providers_ledger(
     provider: str, mode: str, serve: Any, tmp_path: Path
 ) -> None:
-    """Each answer is billed by its tokens, at half the price in a batch: not by the most that it could have cost."""
+    """Each answer is billed by its tokens, at half the price in a batch: not at its worst case."""
     with serve() as emulator:
         play(provider, tmp_path, count=COUNT, turns=TURNS, mode=mode)
         bills = emulator.ledger().bills

@@ -1,4 +1,4 @@
-"""Who waits for whom: cohorts on a virtual clock, and the rule by itself."""
+"""Coalescing of requests: cohorts on a virtual clock, and the rule by itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BODY = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 10}
 
 
 def requests_at(*turns: int) -> list[ProviderRequest]:
-    """A request of each of these turns."""
+    """Return one request for each of these turns."""
     made = []
     for number, turn in enumerate(turns):
         said = (Message(role="user", content="q"), Message(role="assistant", content="a")) * turn
@@ -70,7 +70,7 @@ def test_nobody_leaves_while_answers_are_read_and_nobody_waits_for_ever() -> Non
 
 
 class Lanes:
-    """A provider whose n-th batch takes `hours[n]`, the last of them again and again."""
+    """A provider whose n-th batch takes `hours[n]`; the last figure repeats."""
 
     name = "openai"
     limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
@@ -119,7 +119,7 @@ class Lanes:
 
 
 def sizes_of(hours: Sequence[float], turns: Sequence[int], folder: Path, **policy: Any) -> tuple[list[int], float]:
-    """How many requests each batch held, and the hours that it all took."""
+    """Return the number of requests of each batch, and the hours of the whole run."""
     loop = JumpingLoop()
     provider = Lanes(loop, hours)
     settings = DispatchPolicy(mode="batch", **policy)
@@ -146,14 +146,14 @@ async def talk(model: ChatModel, number: int, turns: int) -> None:
 
 
 def test_a_cohort_stays_one_however_many_syncs_its_answers_take(tmp_path: Path) -> None:
-    """1,200 answers are journaled in three parts; those who got the first wait until the last are read."""
+    """1,200 answers are journaled in three parts; conversations with the first ones wait until the last are read."""
     sizes, hours = sizes_of([1.0], [3] * 1200, tmp_path)
     assert sizes == [1200] * 3
     assert 3.0 <= hours < 3.2, "polls cost a fortieth, and no wait is lost"
 
 
 def test_a_single_crowd_takes_as_long_as_its_waits(tmp_path: Path) -> None:
-    """Without a limit of a batch's size nothing beats a barrier, and a run loses to it only by its polls."""
+    """Without a limit of a batch's size a barrier is optimal, and a run is slower only by its polls."""
     waits = [0.33, 2.4, 0.1, 0.5, 7.0, 0.2]
     sizes, hours = sizes_of(waits, [2, 4, 6] * 20, tmp_path)
     assert sizes == [60, 60, 40, 40, 20, 20]

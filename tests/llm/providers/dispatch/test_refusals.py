@@ -1,4 +1,4 @@
-"""Refusals: one that is alone is its request's own, and an account that runs dry ends the run with nothing refused."""
+"""Refusals: a single one belongs to its request, and an account out of money ends the run with no request refused."""
 
 from __future__ import annotations
 

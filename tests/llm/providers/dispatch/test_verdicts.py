@@ -1,4 +1,4 @@
-"""Requests that are all refused before one is answered end the run, and are not remembered as refused."""
+"""If every request is refused before the first answer, the run ends, and none is remembered as refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.llm.talk import environment, play
 def test_a_run_whose_first_answers_are_all_refused_stops_with_the_reason(
     provider: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forty conversations, of which the provider takes none: it is not the requests that are wrong."""
+    """Forty conversations, all refused by the provider: the requests are not at fault."""
     refusal = Fault("line_400") if mode == "batch" else Fault("call_400", on="sync")
     with Emulator(faults=[refusal], lifecycle=Lifecycle(polls=1)) as emulator:
         for name, value in environment(emulator).items():

@@ -1,4 +1,4 @@
-"""A large journal that is closed is read once in a project, and its index is believed only where it is true."""
+"""A large closed journal is read once in a project, and its index is used only while it is true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def project(root: Path) -> ProjectLedger:
-    """A checkout with one closed journal."""
+    """Make a checkout with one closed journal."""
     folder = root / "runs"
     folder.mkdir()
     rows = [{"row": "open", "version": 1, "run": RUN, "scope": {}}, *map(row, range(WORTH_AN_INDEX))]

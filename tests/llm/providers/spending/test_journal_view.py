@@ -1,4 +1,4 @@
-"""The view of another process' journal: rows as they come, and nothing of what is damaged."""
+"""The view of another process' journal: new rows as they arrive, and none of the damaged ones."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def bytes_are_tokens(text: str) -> int:
 
 
 def digits_are_tokens(text: str) -> int:
-    """Cheap until the page changes: what a mean of bytes a token would have promised is wrong by eight."""
+    """Count tokens, few until the page changes: an estimate by mean bytes per token would be wrong by a factor of
+    eight."""
     return sum(letter.isdigit() for letter in text) + len(text) // 8
 
 

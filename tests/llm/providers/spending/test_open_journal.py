@@ -1,4 +1,4 @@
-"""Journals that an earlier version wrote are resumed, and what they hold is never paid again."""
+"""Journals written by an earlier version are resumed, and their answers are never paid again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ that moment; both written before rows and fields of this package were renamed. T
 
 
 def record(provider: str, last_row: str, folder: Path) -> float:
-    """Copy a recorded run as it was right after the last row of this kind; the time when it was killed."""
+    """Copy a recorded run as it was right after the last row of this kind; return the time of its kill."""
     shutil.copytree(RECORDED / provider, folder, dirs_exist_ok=True)
     journal = folder / "journal" / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
