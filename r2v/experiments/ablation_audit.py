@@ -1,7 +1,5 @@
 """Audit of an ablation study: its evaluations, their configurations, and the tables built from them.
 
-    print(verify_ablations(Path("results/ablations/mrp")))      # InputError gives an example of each kind of defect
-
 Each evaluation in the study's folder is a whole results folder and is audited as one. It must match the configuration
 of its row's side. The tables are then built again by the function that wrote them.
 """

@@ -1,9 +1,5 @@
 """Store of measurements: files by hash, shipped with the package or made in this project. No torch.
 
-    measurement(case)                           # read from a file; InputError if not measured
-    with Measuring() as measure:                # a child process with torch measures one case after the other
-        measurement(case, measure)              # and writes the result to outputs/.measured
-
 The package ships the measurements of its own configurations, written by `python benchmarks/planner.py --ship`. The hash
 covers the case, including config.json, and the versions of the libraries that run it.
 """

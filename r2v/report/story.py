@@ -1,8 +1,5 @@
 """First screen of the page: one sentence, one number and one reason, each a function of the bundle's figures.
 
-    story(bundle).sentence    # "noisy: r2v solves .79, .71 of the way from the small policy to the LLM, ..."
-    story(bundle).number      # "71 %"
-
 The sentence is the first line of `r2v.evaluation.claims.headline`, which the closing lines of a run show too.
 """
 

@@ -3,10 +3,6 @@
     logs/background/<name>_<time>/background.json     command, process and start time
     logs/background/<name>_<time>/nohup.log           output
 
-    launched = launch(["python", "-m", "r2v", "experiments", "run", "--exp", SPEC], name="lr_sweep")
-    for run in background_runs(): print(run.id, run.state)
-    stop(run)
-
 A run leads its own session, so that closing the terminal does not end it. It is identified by process id, start time
 and machine, so that a later process with the same id is never mistaken for it.
 """

@@ -1,7 +1,5 @@
 """Orchestrator: starts the runs of an experiment, one or several at a time, and records their ends.
 
-    folder = run_experiment(Path("configs/experiments/mixed_configs.yaml"), RunOptions(resume=True, limit=3))
-
 One process writes `experiment.json`, under the experiment's lease. Killed at any moment and started again with
 `resume`, it loses no run and repeats none: ended runs are read from their folders, running ones are waited for, and the
 others begin (`r2v.experiments.schedule.launcher`). A point completed by any experiment of the project is reused. By

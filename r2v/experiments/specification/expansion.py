@@ -1,8 +1,5 @@
 """Expansion: the points of a specification, each with its resolved configuration, checked before anything runs.
 
-    for point in expand(read_spec(path)):
-        point.run, point.values, point.text        # run_001, {"lr": 0.001}, the configuration as the run reads it
-
 The grid is the full product of the sweep's keys, the groups of `zip` and the seeds, in the order of the file. A key
 without a dot replaces the whole key, a dotted one the named value within it. Points with equal configurations are
 merged. The identity of a point is the hash of its program and its resolved configuration, by which other experiments

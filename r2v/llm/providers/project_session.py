@@ -1,7 +1,5 @@
 """Project session: one process's journal as part of the project, with its lease, ledger entry, caps and claims.
 
-    ProjectSession(root, payer=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
-
 A process writes the first journal of its folder that no other process is writing: `folder` itself, else `folder/1`,
 `folder/2` ... So the helpers of a stage, and a job that is started again while another process collects its batches,
 write journals of their own, under one cap.

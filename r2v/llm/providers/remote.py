@@ -1,8 +1,5 @@
 """A provider's model as a backend of the wave engine, on a journal by which no request is paid for twice.
 
-    backend = ProviderRemote(OpenAI(rate), rate, folder, DispatchPolicy(mode="auto", max_usd=20), scope={...})
-    model = waves.model(backend)
-
 `folder` holds the journal and its input files under one lease: a second process is refused (exit 6), or writes a
 journal of its own in a project (`project_session`). A request is looked up in the journal first, joins the same
 request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to a

@@ -1,8 +1,4 @@
-"""The teacher as a provider's model: its price, the shape of its requests, and its retirement.
-
-rate = teacher_rate(config.teacher)                # for prices; also of a retired model
-rate = asked_rate(config.teacher)                  # for requests; refuses a retired model
-"""
+"""The teacher as a provider's model: its price, the shape of its requests, and its retirement."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Memory planner: the first training strategy that fits a GPU, with its largest micro-batches, or a refusal.
 
-    plan(job, Machine(memory=parse_size("44.53GiB"), gpus=2))
-
 Strategies are tried in order, the fastest first; in each, every phase gets the largest micro-batch that fits, found by
 bisection on the measurements of its code (`phases`). The batch of an update never changes: micro-batches are
 accumulated. The plan is a pure function of its arguments and the measurements, so all ranks compute the same plan

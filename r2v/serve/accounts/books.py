@@ -1,10 +1,5 @@
 """Books of the server: reserved and billed USD of each forwarded request, and the caps on them.
 
-    async with Books(folder, config) as books:
-        entry = await books.reserve(1.20, key="laptop", session="s1")    # raises CapReached
-        ...                                                              # forward the request
-        await books.settle(entry, 0.031)                                 # or books.lost(entry, "reset")
-
 A reservation is in the project's spending journal before a request leaves. One that is never settled, because the
 server died or the reply held no usage, stays booked at its worst case as *unknown*: no cap is ever exceeded, and an
 unknown amount never counts as 0.

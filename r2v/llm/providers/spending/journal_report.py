@@ -1,9 +1,5 @@
 """Journal report for a person: paid, open and lost amounts; and giving up a batch that is gone.
 
-    for folder in find_journals(root, "20261123-..."):
-        print("\\n".join(report(folder)))
-    await forget(find_batch(root, "batch_abc"), "batch_abc")
-
 Reading takes no lease, so it may run while another process writes the journal.
 """
 

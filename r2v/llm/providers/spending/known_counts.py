@@ -1,8 +1,5 @@
 """Known token counts: the provider's count of a prompt bounds the tokens of later prompts that begin with it.
 
-    counts.learn(body, 1240)        # the provider's own count of this prompt
-    counts.at_most(longer_body)     # a bound on the tokens of a prompt that begins like it; None: no bound
-
 A token has at least one byte, so bytes bound an uncounted prompt, at about four times its cost. A mean of bytes per
 token is no bound: the next page may be digits. The provider's own count of the same words is one. A chat is tokenized
 message by message, between marks that no token crosses, so that a prompt has at most

@@ -1,8 +1,5 @@
 """Payer: the pipeline under whose cap this process sends requests to providers.
 
-    with paying("desk_noisy"):            # its stages, helpers and ranks, and the judges of its environments
-        ...
-
 The name is kept in an environment variable, R2V_PAYER, so that the processes a stage starts have the same payer.
 """
 
