@@ -26,7 +26,6 @@ from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.evaluation.tables.files import with_manifest
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
-from r2v.experiments.ablation_reach import deciding_changes
 from r2v.experiments.ablations import (
     CHANGES,
     EVALUATIONS,
@@ -34,6 +33,7 @@ from r2v.experiments.ablations import (
     RowSides,
     base_name,
     changes_of,
+    deciding_changes,
     sides_of,
     tables_of,
 )

@@ -7,8 +7,7 @@ from typing import Any
 
 from r2v.console import text_table
 from r2v.memory.planner.acting import ActingPlan, left_to, plan_acting, smaller
-from r2v.memory.planner.planner import Plan, PlannedDevice, PlannedPhase
-from r2v.memory.planner.remedies import remedies
+from r2v.memory.planner.planner import Plan, PlannedDevice, PlannedPhase, remedies
 from r2v.memory.planner.roles import whole_state
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.sizes import gib, mem_header

@@ -140,15 +140,5 @@ def _add_step(steps: list[dict[str, Any]], message: Message, copied: bool) -> No
     step: dict[str, Any] = {"source": "agent", "message": words_of(message)}
     thought = {"reasoning_content": message.thought} if message.thought else {}
     mark = {"is_copied_context": True} if copied else {}
-    calls = [_call_record(call) for call in message.calls]
+    calls = [{"tool_call_id": call.id, "function_name": call.name, "arguments": call.object} for call in message.calls]
     steps.append(step | thought | mark | ({"tool_calls": calls} if calls else {}))
-
-
-def _call_record(call: ToolCall) -> dict[str, Any]:
-    """Return a call with its arguments as an object, as ATIF requires; other text becomes the field `arguments`."""
-    try:
-        parsed = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        parsed = call.arguments
-    arguments = parsed if isinstance(parsed, dict) else {"arguments": parsed}
-    return {"tool_call_id": call.id, "function_name": call.name, "arguments": arguments}

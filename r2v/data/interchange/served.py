@@ -24,8 +24,8 @@ from r2v.log import logger
 from r2v.storage.compression import CutShort, lines_of
 from r2v.storage.paths import SESSIONS, TRAFFIC
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.canonical import canonical
 from r2v.wire.exchange import WireReply
+from r2v.wire.message import canonical
 from r2v.wire.sse import read_events
 
 _FORMATS = {"chat": chat, "responses": responses, "messages": anthropic}

@@ -9,22 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from r2v.config.execution import allocated_cpus
+from r2v.experiments.records import RunRecord
 
 USABLE = 0.9
 """Share of the free memory that runs may use."""
 _QUERY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
-
-
-class MeasuredRun(Protocol):
-    """Measured peaks of a run in bytes: of host memory, and of each GPU (empty: not measured)."""
-
-    @property
-    def peak_bytes(self) -> int | None: ...
-    @property
-    def gpu_bytes(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +31,7 @@ class FreeMemory:
         return cls(memory=available_memory(), gpus=free_gpu_memory())
 
 
-def slots_that_fit(runs: Sequence[MeasuredRun], free: FreeMemory, cpus: int | None = None) -> int:
+def slots_that_fit(runs: Sequence[RunRecord], free: FreeMemory, cpus: int | None = None) -> int:
     """Return the number of runs at once: one until an ended run gives a measurement, then as many as the largest peaks
     fit into the usable memory of the machine and of each GPU in use, at most one per CPU."""
     peaks = [run.peak_bytes for run in runs if run.peak_bytes]

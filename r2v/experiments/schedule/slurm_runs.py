@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
 from r2v.experiments.records import OUTPUT, RETURN_CODE, SPEC_COPY, RunRecord, chosen, read_record, write_record
 from r2v.experiments.schedule.launcher import RUN_DIR, RunEnd, left_code, words_of
-from r2v.experiments.specification.resources import job_resources
-from r2v.experiments.specification.spec import ExperimentSpec, read_spec
+from r2v.experiments.specification.spec import ExperimentSpec, job_resources, read_spec
 from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import logger

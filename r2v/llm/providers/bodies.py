@@ -20,8 +20,7 @@ from r2v.llm.providers.registry.shape import Actions, RequestShape
 from r2v.llm.types import Request
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireRequest
-from r2v.wire.message import Message, TextPart, ToolCall, ToolResult, ToolSpec
-from r2v.wire.text import sendable, visible
+from r2v.wire.message import Message, TextPart, ToolCall, ToolResult, ToolSpec, sendable, visible
 
 REPLY_FORMAT = (
     "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
@@ -84,16 +83,8 @@ def has_neighbours(request: Request, shape: RequestShape) -> bool:
 
 
 def _joined(messages: Sequence[Message]) -> Iterator[Message]:
-    held: Message | None = None
-    for message in messages:
-        if held is not None and held.role == message.role:
-            held = replace(held, content=f"{held.text}\n\n{message.text}")
-            continue
-        if held is not None:
-            yield held
-        held = message
-    if held is not None:
-        yield held
+    for role, group in itertools.groupby(messages, key=lambda message: message.role):
+        yield Message(role=role, content="\n\n".join(message.text for message in group))
 
 
 def _native(messages: Sequence[Message]) -> list[Message]:

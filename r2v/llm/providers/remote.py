@@ -34,17 +34,15 @@ from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
-from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
-from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
+from r2v.llm.providers.dispatch.verdicts import InFlightRequests, OnVerdict, VerdictRecorder
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import Alone, ProjectSession
 from r2v.llm.providers.provider import BatchProvider, JoinsNeighbours, Provider
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
-from r2v.llm.providers.replies import reply_of
-from r2v.llm.providers.spending.budget import SharedBudget
+from r2v.llm.providers.spending.budget import SharedBudget, open_journal
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import verdict_of
-from r2v.llm.providers.spending.open_journal import open_journal
+from r2v.llm.providers.verdicts import reply_of
 from r2v.llm.types import ModelOutcome, Reply, Request
 from r2v.log import logger
 

@@ -18,8 +18,7 @@ from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import make_request
 from r2v.llm.providers.registry.shape import RequestShape
 from r2v.llm.types import Request
-from r2v.wire.message import Message, ThinkingPart, ToolCall, ToolSpec
-from r2v.wire.text import STAND_IN
+from r2v.wire.message import STAND_IN, Message, ThinkingPart, ToolCall, ToolSpec
 
 CALLS, CALL_OUTPUT = "tool_calls", "function_call_output"
 

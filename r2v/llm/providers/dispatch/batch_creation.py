@@ -10,7 +10,6 @@ excluding our own batch by a wrong sum would pay for it twice.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,12 +102,6 @@ class BatchCreation:
         for creating in late:
             creating.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-
-
-def input_sha256(path: Path) -> str:
-    """Return the SHA-256 of an input file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_queue_full(fault: ProviderFault) -> bool:
