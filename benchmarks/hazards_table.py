@@ -11,7 +11,7 @@ from benchmarks.placing import MAIN_POINT
 from benchmarks.rivals import WITHOUT
 from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import HAZARDS
-from r2v.data.episode import INJECTION
+from r2v.data.injections import INJECTION
 from r2v.evaluation.measures.statistics import FloatArray
 
 

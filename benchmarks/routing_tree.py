@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from r2v.data.episode import INJECTION, AppliedPerturbation
+from r2v.data.episode import AppliedPerturbation
+from r2v.data.injections import INJECTION
 from r2v.evaluation.acting.methods import MethodRunner
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, StepView

@@ -5,8 +5,8 @@
 An ablation is a set of configuration overrides and nothing else (`r2v.config.methods`). Artifacts are found by
 fingerprint, so each row repeats exactly the stages downstream of its change; `retrained_stages` lists them. Rows are
 paired by task with the unchanged pipeline, in the same environments; `none` changes nothing and must give its bytes. A
-row that is zero by construction is left out (`r2v.experiments.ablations`). Helpers make whole parts of it: one
-process trains one row's policy while another plays a second row.
+row that is zero by construction is left out (`why_left_out`). Helpers make whole parts of it: one process trains one
+row's policy while another plays a second row.
 """
 
 from __future__ import annotations
@@ -269,8 +269,9 @@ STAGE = Stage(version=5, settings=AblationsSettings, run=run, chains=chains_of, 
 def why_left_out(row: Ablation, base: Config, changed: Config) -> str | None:
     """Return the reason why a row's difference between `base` and `changed` is zero by construction, or None.
 
-    Raise UsageError if the ablated side needs a capability that the teacher lacks. Missing packages are reported by the
-    stage itself.
+    Fewer jobs affect the compared methods' episodes than are made again: the verifier is an input of every job that
+    could use it, and most do not by default. A row without an affecting job measures nothing. Raise UsageError if the
+    ablated side needs a capability that the teacher lacks. Missing packages are reported by the stage itself.
     """
     if not changed.data.runs:
         job("verifier").load().sections(changed).require_anew()

@@ -24,10 +24,9 @@ from r2v.evaluation.measures.table_rows import TableRow
 from r2v.plotting import INK, LINE
 from r2v.report.contrast import contrast_section
 from r2v.report.elements import document, section, tag
-from r2v.report.leads import Lead, lead_of, leads
 from r2v.report.series import Series, grouped
 from r2v.report.sources import Sources
-from r2v.report.story import Story
+from r2v.report.story import Lead, Story, lead_of, leads
 from r2v.report.viewer_data import SHARD, Index
 
 Drawn = Mapping[str, tuple[Series, Mapping[str, str]]]

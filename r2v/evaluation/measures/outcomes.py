@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from r2v.data.episode import INJECTION, MODEL_FAILURES, Episode, EpisodeOutcome, Step, obeyed_injection
+from r2v.data.episode import MODEL_FAILURES, Episode, EpisodeOutcome, Step
+from r2v.data.injections import INJECTION, obeyed_injection
 from r2v.errors import InputError
 from r2v.evaluation.measures.statistics import BoolArray, FloatArray
 from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup

@@ -72,14 +72,11 @@ def turns(request: Request, shape: RequestShape) -> tuple[Message, ...]:
     return tuple(_joined(plain)) if shape.in_turn else tuple(plain)
 
 
-def _is_native(request: Request, shape: RequestShape) -> bool:
-    return bool(request.tools) and shape.actions == "tools"
-
-
 def has_neighbours(request: Request, shape: RequestShape) -> bool:
     """True if a request's body holds two messages of one side in a row, which some servers refuse."""
     sides = [message.role == "assistant" for message in request.messages if message.role != "system"]
-    return not _is_native(request, shape) and any(side == following for side, following in itertools.pairwise(sides))
+    is_native = bool(request.tools) and shape.actions == "tools"
+    return not is_native and any(side == following for side, following in itertools.pairwise(sides))
 
 
 def _joined(messages: Sequence[Message]) -> Iterator[Message]:

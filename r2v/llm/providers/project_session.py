@@ -13,8 +13,7 @@ from pathlib import Path
 
 from r2v.errors import LeaseConflict, UsageError
 from r2v.llm.providers.claims import Adopt, Claimant, Claims, exclusive
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, WallClock
 from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE

@@ -25,15 +25,13 @@ from r2v.data.action import parse_action
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
 from r2v.llm.providers.bodies import has_neighbours
 from r2v.llm.providers.claims import Claims
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching, BatchOrDirect
 from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.dispatch.progress import ProviderProgress
-from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.dispatch.verdicts import InFlightRequests, OnVerdict, VerdictRecorder
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import Alone, ProjectSession

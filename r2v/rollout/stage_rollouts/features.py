@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.data.episode import ActionSource, Episode, obeyed_injection
+from r2v.data.episode import ActionSource, Episode
+from r2v.data.injections import obeyed_injection
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, Actor, GreedyActor, StepView
 from r2v.rollout.counterfactual import StepSnapshot, branch_record, play_counterfactual, rollout_with_snapshots

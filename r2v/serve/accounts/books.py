@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from r2v.config import Config
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import ProjectSession
 from r2v.llm.providers.spending.budget import open_journal

@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.provider import BatchProvider, BatchState, KeepsFiles, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState

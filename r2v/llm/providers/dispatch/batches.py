@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 from r2v.errors import InputError
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_creation import BatchCreation, is_queue_full
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching
 from r2v.llm.providers.dispatch.batch_polling import BatchWaits, wait_until_done
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.results import BatchResults
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import (

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, account_error
 from r2v.llm.providers.dispatch.preflight import Preflight
-from r2v.llm.providers.dispatch.result_handler import Spawn, account_error
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict, reply_key
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import result_row
