@@ -78,7 +78,7 @@ def _record(
                 f"{subject}: not measured yet; r2v plan --config FILE, or --model NAME, measures it once"
             )
         record = measure(request)
-        keep(key, record)
+        write_json(MEASURED / f"{key}.json", record)
     return record
 
 
@@ -92,13 +92,6 @@ def _stored(key: str, read: Callable[[dict[str, Any]], object]) -> dict[str, Any
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return loaded
-
-
-def keep(key: str, record: dict[str, Any]) -> None:
-    """Write a result to this project's store."""
-    path = MEASURED / f"{key}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, record)
 
 
 @cache

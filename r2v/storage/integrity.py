@@ -1,7 +1,5 @@
 """Integrity: hashes of an artifact's files, compared with its manifest at every read.
 
-    verify(artifact)        # raises Damaged: "... is damaged: its content is ab12..., artifact.json says cd34..."
-
 A hash is cached under the file's device, inode, size, mtime and ctime in nanoseconds: writing a file, replacing it or
 setting its mtime back changes at least the ctime. Memory caches every hash, so that a command reads each file once. The
 disk caches hashes of files of LARGE bytes or more, which would cost seconds in each command on a login node and in each

@@ -1,8 +1,5 @@
 """Errors by their structure: status, code and shape of the body. Messages are for people and decide nothing.
 
-    error = read_error(429, {"error": {"code": "rate_limit_exceeded", "message": "..."}})
-    error.kind                                          # "retry"
-
 The same failure may arrive as an HTTP status, an `error` under status 200, a line of a batch or an event of a stream.
 """
 

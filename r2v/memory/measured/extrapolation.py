@@ -134,11 +134,8 @@ def _located(run: Traced, pattern: Pattern, depth: int) -> _LocatedRun:
     for mark in run.trace:
         if mark.unit == "head":
             calls[mark.batch, mark.action] = max(calls.get((mark.batch, mark.action), 0), mark.index + 1)
-    begins, locations, operations = (
-        pattern.start + pattern.period,
-        dict[_Location, Floats](),
-        dict[_Location, list[int]](),
-    )
+    begins = pattern.start + pattern.period
+    locations, operations = dict[_Location, Floats](), dict[_Location, list[int]]()
     for mark, sizes in run.trace.items():
         index = _index(mark, begins, depth - pattern.ends, depth, calls)
         if sizes and index is not None:
