@@ -20,7 +20,7 @@ from r2v import __version__
 from r2v.cli.main import build_parser, main, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import COMMANDS
 from r2v.pipeline.rows import Command
@@ -203,7 +203,7 @@ def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Pat
     assert done.returncode == 0 and "collection resumed" in done.stderr
     [again] = DataRegistry(tmp_path / "data").query()
     assert (again.run_id, again.status) == (run.run_id, "done")
-    ids = [episode.episode_id for episode in read_episodes(again.output_dir / "trajectories.jsonl")]
+    ids = [episode.episode_id for episode in list(StoredEpisodes(again.output_dir / "trajectories.jsonl"))]
     assert len(ids) == len(set(ids)) == again.n_episodes > run.n_episodes > 0
 
 

@@ -14,8 +14,8 @@ from r2v.memory.model_registry import MODEL_CONFIGS
 from r2v.memory.models import counted
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.profile_of_model import configured, require_settings
+from r2v.memory.report import plan_stages
 from r2v.memory.sizes import parse_size
-from r2v.memory.stage_table import plan_stages
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.jobs_to_do import require_worlds

@@ -32,7 +32,7 @@ WHERE = {
     "budget": "r2v/llm/providers/spending/budget.py",
     "cascade": "r2v/router/escalation.py",
     "tool call": "r2v/wire/actions.py",
-    "refusal": "r2v/llm/providers/dispatch/refusals.py",
+    "refusal": "r2v/llm/providers/dispatch/verdicts.py",
 }
 
 

@@ -14,8 +14,7 @@ from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.ablation_rows import earnings
-from r2v.experiments.ablation_reach import deciding_changes, deciding_jobs
-from r2v.experiments.ablations import AblationsSettings, _chains, left_out, rows_of
+from r2v.experiments.ablations import AblationsSettings, _chains, deciding_changes, deciding_jobs, left_out, rows_of
 from r2v.perturb.schedule import make_schedule
 
 

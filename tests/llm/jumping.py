@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import WallClock
 
 R = TypeVar("R")
 

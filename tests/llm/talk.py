@@ -73,10 +73,9 @@ def remote(
             project,
             payer=folder,
             scope={"test": scope, "provider": provider},
-            adopt=adopt,
+            adopt=None if only else adopt,
             project_max_usd=project_max_usd,
             budget=budget,
-            alone=only,
             numbered=not only,
         )
     rate = rate_of(provider, models[provider])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import PreferenceConfig
-from r2v.data.records import read_records
+from r2v.data.schema import read_records
 from r2v.errors import InputError
 from r2v.policy.candidates import CandidateAction, CandidateState, write_states
 from r2v.policy.pairs import PreferencePair, make_pairs, similarity, why_none, write_pairs

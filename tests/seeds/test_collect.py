@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 
 from . import seed
 from .workspace import checkout, sh, written
@@ -54,7 +54,7 @@ def test_the_directory_structure(collected: Path) -> None:
 
 def test_every_episode_says_which_run_and_model_it_is_of(collected: Path) -> None:
     for run in DataRegistry(collected / "data").query():
-        for episode in read_episodes(run.trajectories):
+        for episode in list(StoredEpisodes(run.trajectories)):
             about = episode.metadata
             assert (about.run_id, about.teacher_model, about.teacher_provider) == (
                 run.run_id,

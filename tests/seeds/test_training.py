@@ -16,7 +16,7 @@ import torch
 
 from r2v.cli import main as cli
 from r2v.config import RolloutConfig, TaskSelection, load
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.measures.statistics import wilson
 from r2v.pipeline.jobs import job
@@ -71,7 +71,7 @@ def test_a_single_training_step(root: Path) -> None:
     done = sh(root, shlex.join(line))
     assert done.returncode == 0, done.stderr
     folder = root / "test_policy" / "bc"
-    state, given = _trained(folder), read_episodes(root / "data/mrp/trajectories/trajectories.jsonl")
+    state, given = _trained(folder), list(StoredEpisodes(root / "data/mrp/trajectories/trajectories.jsonl"))
     assert json.loads((folder / "bc_report.json").read_text())["n_episodes"] == len(given)
     assert (state["train_batch_size"], state["global_step"]) == (1, _rows(folder))
     assert (folder / "final" / "model.safetensors").exists()

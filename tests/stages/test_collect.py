@@ -19,7 +19,7 @@ import pytest
 from r2v.config import Config, TeacherConfig, load
 from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
-from r2v.data.store import TrajectoryStore, read_episodes
+from r2v.data.store import StoredEpisodes, TrajectoryStore
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, Interrupted, UsageError
@@ -95,7 +95,10 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
             paid = emulator.ledger()
         run = newest(root)
         assert tool_specs(run.tools or ()) == tools_of(load_benchmark("desk")), "a training node needs no world"
-        found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
+        found[mode] = (
+            content_sha256(run.trajectories),
+            sum(len(e.steps) for e in list(StoredEpisodes(run.trajectories))),
+        )
         assert (run.status, run.n_episodes) == ("done", 8)
         assert max(paid.paid().values()) == 1 and sum(paid.paid().values()) == found[mode][1]
         ways = {bill.mode for bill in paid.bills}
@@ -135,7 +138,7 @@ def test_refused_turns_are_failures_of_the_model_and_never_dialogue(served: Serv
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     run = newest(tmp_path)
-    episodes = list(read_episodes(run.trajectories))
+    episodes = list(StoredEpisodes(run.trajectories))
     refused = [episode for episode in episodes if episode.outcome == "refused"]
     assert (run.status, run.n_episodes, run.n_env_faults, run.outcomes) == ("done", 8, 0, {"refused": 2})
     assert all((e.outcome_reason or "").startswith("400") and not e.steps and not e.success for e in refused)
@@ -251,7 +254,7 @@ def test_a_dry_run_counts_what_the_run_then_asks(
     assert abs(told.requests - asked) <= 0.25 * asked
     plans = told.plans
     assert 0 < plans.usd_batch == pytest.approx(plans.usd_direct / 2)
-    longest = max(len(episode.steps) for episode in read_episodes(newest(tmp_path).trajectories))
+    longest = max(len(episode.steps) for episode in list(StoredEpisodes(newest(tmp_path).trajectories)))
     assert plans.hours_batch == pytest.approx(longest / 3, rel=0.35), "one batch of 20 minutes for each turn"
     assert plans.hours_direct == pytest.approx(longest * 5 / 3600, rel=0.35), "8 at a time: the longest decides"
     assert plans.line in told.lines and "chosen=direct" in plans.line

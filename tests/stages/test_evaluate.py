@@ -14,7 +14,7 @@ import pytest
 from r2v.config import InferenceConfig, PerturbationsConfig, load
 from r2v.data.episode import Episode, EpisodeMetadata
 from r2v.data.split import assign
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.chain import ChainBenchmark
 from r2v.envs.desk import Desk
@@ -74,7 +74,7 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
 ) -> None:
     made = evaluate(tmp_path, monkeypatch, (2, 6))
     episodes = {
-        name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
+        name: list(StoredEpisodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
     }
     refused = [episode for episode in episodes["llm_only"] if episode.outcome == "refused"]
     assert len(refused) == 2 and all((one.outcome_reason or "").startswith("400") for one in refused)
@@ -101,7 +101,7 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
     setup = read_setup(made.folder)
     mutating = [task.task_id for task in SharedShop(num_tasks=60).tasks() if task.mutates]
     assert setup.never_branched == [name for name in setup.tasks["clean"] if name in mutating] != []
-    episodes = list(read_episodes(made.file("episodes/clean/llm_only.jsonl.zst")))
+    episodes = list(StoredEpisodes(made.file("episodes/clean/llm_only.jsonl.zst")))
     assert len(episodes) == 4 and all(episode.success for episode in episodes)
     assert verify_results(made.folder, trust=True).num_episodes == 8
     with pytest.raises(InputError, match="never_branched"):

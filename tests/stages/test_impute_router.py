@@ -16,7 +16,7 @@ import pytest
 from r2v.cli.main import build_parser, main
 from r2v.config import load
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.errors import InputError
 from r2v.evaluation.acting.methods import _routers
 from r2v.evaluation.audit.check_setup import require_executed
@@ -159,7 +159,7 @@ def test_its_features_need_tasks_that_were_not_cloned(logs: Path, tmp_path: Path
     episodes, splits = _recorded(settings, work)
     assert len(splits) == 6 and {episode.metadata.task_id for episode in episodes.values()} == splits.keys()
     cloned = sorted(
-        {episode.metadata.task_id for episode in read_episodes(inputs["perturb"].file("trajectories.jsonl"))}
+        {episode.metadata.task_id for episode in list(StoredEpisodes(inputs["perturb"].file("trajectories.jsonl")))}
     )
     shutil.copytree(inputs["bc"].folder, tmp_path / "bc")
     (tmp_path / "bc" / "tasks.json").write_text(json.dumps(cloned))

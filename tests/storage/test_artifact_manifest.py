@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from r2v.storage.artifact_manifest import (
     ArtifactManifest,
     Damaged,
     json_sha256,
+    plain_files,
     read_artifact_manifest,
     relative,
     write_artifact_manifest,
@@ -104,3 +106,22 @@ def test_none_is_no_damage(tmp_path: Path) -> None:
 def test_no_name_leads_out_of_its_folder(name: str) -> None:
     assert not relative(name)
     assert relative("episodes/noisy/r2v@b0.20.jsonl")
+
+
+def test_files_and_empty_folders_of_any_name_are_listed(tmp_path: Path) -> None:
+    for name in ("a.json", ".hidden", "tmp/b", "checkpoint-1/c.meta.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "void").mkdir()
+    assert set(plain_files(tmp_path)) == {"a.json", ".hidden", "tmp/b", "checkpoint-1/c.meta.json", "void/"}
+
+
+@pytest.mark.parametrize("target", [None, Path(__file__), Path(__file__).parent, Path("gone")])
+def test_what_is_no_plain_file_is_refused_and_never_opened(target: Path | None, tmp_path: Path) -> None:
+    odd = tmp_path / "setup.json"
+    if target is None:
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to(target)
+    with pytest.raises(Damaged, match=r"setup\.json is damaged: it is a link, a pipe or a device"):
+        plain_files(tmp_path)

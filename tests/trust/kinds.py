@@ -774,7 +774,7 @@ OTHER_FILES = (
         name="served session",
         paths=("data/served/*/sessions/*.jsonl.zst",),
         form="jsonl",
-        writers=("serve.accounts.recording:Recorder.write",),
+        writers=("serve.accounts.traffic:Recorder.write",),
         damage="refused",
     ),
     FileKind(
@@ -840,7 +840,7 @@ OTHER_FILES = (
         name="index of a journal",
         paths=("outputs/.replies/*.index",),
         form="text",
-        writers=("llm.providers.spending.journal_index:write_index",),
+        writers=("llm.providers.spending.journal_view:write_index",),
         damage="rebuilt",
     ),
     FileKind(
@@ -1087,7 +1087,7 @@ OTHER_FILES = (
         name="measured memory",
         paths=("outputs/.measured/*.json",),
         form="json",
-        writers=("memory.store:keep",),
+        writers=("memory.store:_record",),
         damage="rebuilt",
     ),
     FileKind(

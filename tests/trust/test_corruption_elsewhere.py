@@ -508,7 +508,7 @@ TRIED_ELSEWHERE = {
     "changed sites": "a mark whose being there is all; tests/envs/webarena",
     "ledger entry": "tests/llm/providers/spending/test_project.py",
     "cap of the project": "tests/cli/test_journals.py",
-    "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
+    "index of a journal": "tests/llm/providers/spending/test_journal_view.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
     "submission": "the script that sbatch was given, and the end of its job for submitit: R2V reads neither",

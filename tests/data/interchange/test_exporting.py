@@ -11,7 +11,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.data.tools import RecordedTool
 from tests.data.interchange.logs import chat, lines
 
@@ -37,7 +37,7 @@ def test_a_run_goes_out_as_messages_and_comes_back_the_same(run_id: str) -> None
     records = [json.loads(line) for line in Path("out/there.jsonl").read_text().splitlines()]
     assert [record["messages"] for record in records] == [chat(0)["messages"], chat(1)["messages"]]
     assert main(["import", "out/there.jsonl"]) == 0
-    first, second = (read_episodes(run.trajectories) for run in DataRegistry().query())
+    first, second = (list(StoredEpisodes(run.trajectories)) for run in DataRegistry().query())
     assert [e.steps for e in first] == [e.steps for e in second]
 
 
@@ -49,14 +49,14 @@ def test_a_file_goes_out_as_a_folder_of_atif_documents(run_id: str) -> None:
     assert record["schema_version"] == "ATIF-v1.7" and record["extra"]["executed"] is False
     assert [step["step_id"] for step in record["steps"]] == list(range(1, len(record["steps"]) + 1))
     assert main(["import", "out", "--model", "again"]) == 0
-    back = read_episodes(DataRegistry().latest_run("logs", "again").trajectories)
+    back = list(StoredEpisodes(DataRegistry().latest_run("logs", "again").trajectories))
     assert back[0].metadata.goal == "Mend issue 0." and len(back[0].steps) == 4
 
 
 def test_episodes_of_schema_1_are_read_and_go_out_in_the_schema_of_today() -> None:
     old = Path(__file__).parents[1] / "episodes_schema1.jsonl"  # written at commit 480883e
     assert main(["export", "new.jsonl", "--trajectories", str(old), "--format", "episodes"]) == 0
-    assert read_episodes(Path("new.jsonl")) == read_episodes(old)
+    assert list(StoredEpisodes(Path("new.jsonl"))) == list(StoredEpisodes(old))
     lines = zip(old.read_text().splitlines(), Path("new.jsonl").read_text().splitlines(), strict=True)
     for before, after in ((json.loads(one), json.loads(other)) for one, other in lines):
         assert before["schema_version"] == "1" and after["schema_version"] == "2"

@@ -10,7 +10,7 @@ import pytest
 from examples.hub_models import hub_model
 from r2v.cli.main import main
 from r2v.config import PerturbationsConfig
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from tests import trust
 from tests.envs.browser import real_browser
 from tests.seeds.workspace import REPOSITORY, standing_in
@@ -95,5 +95,5 @@ def test_the_noisy_configuration_ends_well_with_every_perturbation(
     every += ["perturbations.renumbered_dom.prob=1"]  # applied last, and only to pages without another perturbation
     results = run_and_verify(tmp_path, "noisy", [*WHOLE, *every], capsys)
     files = [path for path in (results / "episodes").rglob("*.jsonl*") if path.is_file()]
-    steps = [step for path in files for episode in read_episodes(path) for step in episode.steps]
+    steps = [step for path in files for episode in list(StoredEpisodes(path)) for step in episode.steps]
     assert {mark.category for step in steps for mark in step.perturbations} == set(PerturbationsConfig.categories())

@@ -10,7 +10,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.base import Info, load_benchmark, require_playable
 from r2v.envs.check import check_benchmark
 from r2v.envs.guard import GuardedEnv
@@ -217,7 +217,7 @@ def test_bad_instances_cost_their_episodes_alone(tmp_path: Path, monkeypatch: py
     assert main(["collect", "--seeds", "1", "--overrides", *words]) == 0
     (run,) = DataRegistry().query()
     assert (run.status, run.n_episodes, run.n_success, run.n_env_faults) == ("done", 4, 1, 3)
-    faults = {one.metadata.task_id: one.env_fault for one in read_episodes(run.trajectories)}
+    faults = {one.metadata.task_id: one.env_fault for one in list(StoredEpisodes(run.trajectories))}
     assert faults.pop("good") is None and all(fault and name[:3] == "bad" for name, fault in faults.items())
 
 

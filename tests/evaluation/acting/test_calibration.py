@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from r2v.data.episode import Episode
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import InputError
 from r2v.evaluation.acting.calibration import ExecutedPlays
@@ -103,7 +103,7 @@ def test_what_is_written_gives_the_same_thresholds_again(runner: Any, tmp_path: 
     plays.write(tmp_path)
     read = RecordedPlays.read(tmp_path, GATES)
     assert place_thresholds(read, targets) == placed and read.asked == read.found.keys() == plays.cells.keys()
-    (first, *_) = read_episodes(plays_path(tmp_path, "r2v"))
+    (first, *_) = list(StoredEpisodes(plays_path(tmp_path, "r2v")))
     assert re.fullmatch("[0-9a-f]{16}", first.steps[0].observation.raw_text)
     with pytest.raises(InputError, match=r"no episodes of r2v at threshold 0\.123"):
         read([("r2v", 0.123)])

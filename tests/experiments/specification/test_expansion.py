@@ -119,7 +119,9 @@ def test_explicit_configurations_are_points_as_they_are(folder: Path) -> None:
     (folder / "other.yaml").write_text("lr: 9\n")
     found = points(folder, "", head="configs: [base.yaml, other.yaml]\n")
     assert trees(found) == [BASE, {"lr": 9}]
-    assert [point.label for point in found] == ["base.yaml", "other.yaml"]
+    assert [str(point.base) for point in found] == ["base.yaml", "other.yaml"] and not any(
+        point.values for point in found
+    )
     with pytest.raises(UsageError, match="gone.yaml"):
         points(folder, "", head="configs: [gone.yaml]\n")
 

@@ -18,7 +18,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import load
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.project import ProjectLedger
@@ -102,7 +102,7 @@ def evaluated(root: Path, *overrides: str) -> Made:
     """Evaluate; return the teacher's episodes by file."""
     made = run_job(load(None, [*SMALL, *overrides]), job("evaluate"), {}, root=root).artifact
     return {
-        path.name: "".join(f"{episode}\n" for episode in read_episodes(path)).encode()
+        path.name: "".join(f"{episode}\n" for episode in list(StoredEpisodes(path))).encode()
         for path in sorted((made.folder / "episodes").rglob("llm_only.jsonl*"))
     }
 

@@ -15,7 +15,7 @@ from r2v.config import load
 from r2v.config.config import identity
 from r2v.config.models import TeacherConfig
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import UsageError
 from r2v.llm.providers import teacher as module
@@ -71,7 +71,7 @@ def test_a_current_model_demonstrates_by_configuration_alone(asked: str, emulato
     config = load(None, [*SMALL, f"teacher.provider={provider}", f"teacher.model_name={name}", *settings])
     run_job(config, job("collect"), {}, root=tmp_path)
     run = DataRegistry(tmp_path / "data").query()[-1]
-    episodes = list(read_episodes(run.trajectories))
+    episodes = list(StoredEpisodes(run.trajectories))
     assert (run.status, run.n_episodes, run.n_env_faults) == ("done", 3, 0)
     assert all(episode.steps for episode in episodes) and any(episode.success for episode in episodes)
     actions = [json.loads(step.action.raw_text) for episode in episodes for step in episode.steps]

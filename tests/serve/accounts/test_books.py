@@ -32,7 +32,7 @@ from tests.serve.wires import USD, WIRES, body, events, whole, wire_reply
 def booked(server: Served) -> tuple[float, float]:
     """Return (billed, unknown) USD in the journal, once nothing is in flight: a request is settled after its reply."""
     for _ in range(1000):
-        state = read_journal(server.folder).state
+        state = read_journal(server.folder)
         if not state.calls:
             return state.spent, state.lost_usd
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def test_what_is_reserved_counts_until_it_is_settled(tmp_path: Path) -> None:
         assert books.committed("key", "k") == pytest.approx(0.7)
 
     with_books(tmp_path, act, "teacher.max_usd=1")
-    state = read_journal(tmp_path / "served").state
+    state = read_journal(tmp_path / "served")
     assert (state.spent, state.lost_usd) == (0.1, 0.6)
 
 
@@ -113,7 +113,7 @@ def test_a_killed_server_leaves_its_requests_booked_as_unknown(tmp_path: Path) -
         assert books.committed("key", "k") == 0.25
 
     with_books(tmp_path, again)
-    state = read_journal(tmp_path / "served").state
+    state = read_journal(tmp_path / "served")
     assert (state.spent, state.lost_usd) == (0.0, 0.25)
 
 

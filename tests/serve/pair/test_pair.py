@@ -12,7 +12,7 @@ import pytest
 
 from r2v.config import Config, TaskSelection, load
 from r2v.data.episode import Episode
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator
 from r2v.envs.desk import Desk
 from r2v.evaluation.setup import episodes_path
@@ -102,7 +102,7 @@ def played(config: Config, condition: str, folder: Path, bundle: Bundle | None =
 def test_it_acts_as_the_evaluation_did(
     condition: str, actions: str, setting: Setting, micro_run: Path, tmp_path: Path
 ) -> None:
-    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
+    evaluated = list(StoredEpisodes(episodes_path(micro_run / "results" / "micro", condition, "r2v")))
     place = setting.place
     episodes = played(agent(f"{place.url}/v1", "r2v", actions), condition, tmp_path / "agent")
     assert [one.episode_id for one in episodes] == [one.episode_id for one in evaluated]

@@ -18,9 +18,8 @@ import pytest
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.ledger import turn_of
 from r2v.errors import LeaseConflict
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.reconcile import find_created_batch, newest_batch_id
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.batch_creation import find_created_batch, newest_batch_id
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.provider import BatchLimits, BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import ResultLine
 from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
