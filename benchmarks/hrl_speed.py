@@ -1,14 +1,15 @@
 """Tokens per second of each part of a hierarchical training round, beside TRL's GRPO in the same run.
 
     python benchmarks/hrl_speed.py                                           # a small random model on a CPU
+    python benchmarks/hrl_speed.py --narrow                                  # 16 narrow layers: launches, as on a GPU
+    python benchmarks/hrl_speed.py --peaks                                   # bytes of live tensors, in bfloat16
     python benchmarks/hrl_speed.py --cuda --model meta-llama/Llama-3.2-1B    # its shape, random weights, bfloat16
 
 Both sides have the same weights, prompts, completion length, samples per prompt, LoRA rank, rows at a time and KL to
 the base; neither checkpoints activations. TRL generates with transformers, without vLLM. Tokens are those generated;
-for reference pass and update, those of whole rows. Ours also computes each completion token's log-probability as an
-update does; TRL leaves that out where a completion is learned from once. `round` is the whole round per generated
-token. The first round of each side is not counted. On a GPU peaks are printed too: of both sides, and of ours with
-separate copies in place of one shared base.
+for reference pass and update, those of whole rows. `round` is the whole round per generated token. The first round of
+each side is not counted. A CPU's seconds are its process's own. On a GPU peaks are printed too: of both sides, and of
+ours with separate copies in place of one shared base. `padding` is the share of our update's tokens that are padding.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.recipes.toy_policy import build_tokenizer
 from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
-from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, batch_logprobs, pad_rows, policy_loss_fn
+from r2v.hrl.algorithm.training_batch import (
+    POLICY_STATISTICS,
+    TrainingBatch,
+    batch_logprobs,
+    pad_rows,
+    policy_loss_fn,
+    sorted_by_length,
+)
 from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
+from r2v.memory.measured.tracker import Tracker
 from r2v.memory.model_registry import ModelConfigValues
 from r2v.memory.models import values_of
 from r2v.randomness import uniform
@@ -59,6 +68,12 @@ SMALL: ModelConfigValues = {
     "vocab_size": 8192,
     "tie_word_embeddings": True,
 }
+NARROW: ModelConfigValues = SMALL | {
+    "hidden_size": 64,
+    "num_hidden_layers": 16,
+    "intermediate_size": 256,
+    "vocab_size": 2048,
+}
 KL, RANK, RATE = 0.01, 16, 1e-5
 
 
@@ -68,20 +83,23 @@ class Stopwatch:
     def __init__(self, cuda: bool) -> None:
         self.cuda = cuda
         self.rounds: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self.padding = list[float]()
+        """Share of padding in the last update, in the order of the rollout and in the update's own."""
 
     @contextmanager
     def timed(self) -> Iterator[list[float]]:
         """Time the block; its seconds are appended to the yielded list at the end."""
         elapsed = list[float]()
-        self._wait()
-        began = time.perf_counter()
+        began = self.now()
         yield elapsed
-        self._wait()
-        elapsed.append(time.perf_counter() - began)
+        elapsed.append(self.now() - began)
 
-    def _wait(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
+    def now(self) -> float:
+        """Return seconds: of the clock once the GPU has finished, or of this process on a CPU."""
+        if not self.cuda:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     def add(self, work: str, tokens: float, seconds: float) -> None:
         """Add a round's tokens and seconds of a kind of work."""
@@ -124,12 +142,12 @@ def texts(count: int, problems: int) -> list[str]:
 
 
 def ours(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, placement: Any) -> tuple[Stopwatch, float]:
-    """Return the rates of R2V, and the peak in GiB (0 on a CPU)."""
+    """Return the rates of R2V, and the peak in GiB (`measured`)."""
     policy = PolicyConfig(
         model_name=str(model),
         lora_r=RANK,
         device="cuda" if arguments.cuda else "cpu",
-        dtype="bfloat16" if arguments.cuda else "float32",
+        dtype=arguments.dtype,
         load_in_4bit=False,
     )
     h = HierarchicalConfig(
@@ -144,24 +162,10 @@ def ours(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, pla
     network = Network(
         "actor", roles.parameters("actor"), lr=RATE, clip=1.0, micro_batch_size=arguments.micro, setting="lr"
     )
-    _begin(arguments.cuda)
-    for number in range(arguments.rounds + 1):
-        _round(roles, network, h, prompts, arguments, watch, number)
-    return watch, _peak(arguments.cuda)
-
-
-class TimedSpeaker(Generator):
-    """A generator that times its second pass."""
-
-    def __init__(self, watch: Stopwatch, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.watch, self.weighing = watch, 0.0
-
-    def _logprobs(self, *given: Any) -> Any:
-        with self.watch.timed() as seconds:
-            result = super()._logprobs(*given)
-        self.weighing += seconds[0]
-        return result
+    with measured(arguments) as peak:
+        for number in range(arguments.rounds + 1):
+            _round(roles, network, h, prompts, arguments, watch, number)
+    return watch, peak[0]
 
 
 def _round(
@@ -183,18 +187,19 @@ def _round(
     ]
     device = roles.device("actor")
     count = len(rows) * arguments.samples
-    speaker = TimedSpeaker(watch, roles, "actor", rows=RolloutRows(rows={"actor": count}, read=count))
+    speaker = Generator(roles, "actor", rows=RolloutRows(rows={"actor": count}, read=count))
     with watch.timed() as seconds:
         completions = speaker.generate(
             [
-                GenerationRequest(prompt=row, key=(number, at, k), max_tokens=arguments.completion)
+                GenerationRequest(
+                    prompt=row, key=(number, at, k), max_tokens=arguments.completion, return_logprobs=False
+                )
                 for at, row in enumerate(rows)
                 for k in range(arguments.samples)
             ]
         )
     whole = sum(len(completion.prompt) + len(completion.tokens) for completion in completions)
-    watch.add("generation", sum(len(completion.tokens) for completion in completions), seconds[0] - speaker.weighing)
-    watch.add("weighing", whole, speaker.weighing)
+    watch.add("generation", sum(len(completion.tokens) for completion in completions), seconds[0])
     with watch.timed() as seconds, roles.using("reference") as model:
         reference = batch_logprobs(model, device, completions, arguments.micro)
     watch.add("reference", whole, seconds[0])
@@ -204,12 +209,19 @@ def _round(
         behaviour=pad_rows([completion.logprobs for completion in completions]),
         reference=pad_rows(reference),
     )
+    order = sorted_by_length(completions, range(count))
     with watch.timed() as seconds, roles.using("actor") as model:
-        optimizer_step(
-            network, range(len(completions)), policy_loss_fn(model, device, completions, batch, h), POLICY_STATISTICS
-        )
+        optimizer_step(network, order, policy_loss_fn(model, device, completions, batch, h), POLICY_STATISTICS)
     watch.add("update", whole, seconds[0])
     watch.close()
+    lengths = [len(completion.prompt) + len(completion.tokens) for completion in completions]
+    watch.padding = [padding([lengths[i] for i in rows], arguments.micro) for rows in (range(count), order)]
+
+
+def padding(lengths: Sequence[int], micro: int) -> float:
+    """Return the share of padding in the tokens of micro-batches of neighbours."""
+    parts = [lengths[start : start + micro] for start in range(0, len(lengths), micro)]
+    return 1 - sum(lengths) / sum(len(part) * max(part) for part in parts)
 
 
 class Timed(GRPOTrainer):  # type: ignore[misc]
@@ -249,18 +261,17 @@ class Stepping(TrainerCallback):  # type: ignore[misc]
         self.trainer, self.began = trainer, 0.0
 
     def on_pre_optimizer_step(self, *given: Any, **named: Any) -> None:
-        self.began = time.perf_counter()
+        self.began = self.trainer.watch.now()
 
     def on_optimizer_step(self, *given: Any, **named: Any) -> None:
         trainer = self.trainer
-        trainer.watch._wait()
-        trainer.watch.add("update", trainer.whole, trainer.updating + time.perf_counter() - self.began)
+        trainer.watch.add("update", trainer.whole, trainer.updating + trainer.watch.now() - self.began)
         trainer.watch.close()
         trainer.updating = 0.0
 
 
 def theirs(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, folder: Path) -> tuple[Stopwatch, float]:
-    """Return the rates of TRL, and the peak in GiB (0 on a CPU)."""
+    """Return the rates of TRL, and the peak in GiB (`measured`)."""
     rows = len(prompts) * arguments.samples
     settings = GRPOConfig(
         output_dir=str(folder),
@@ -281,7 +292,7 @@ def theirs(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, f
         disable_tqdm=True,
         max_grad_norm=1.0,
         seed=0,
-        model_init_kwargs={"dtype": "bfloat16" if arguments.cuda else "float32"},
+        model_init_kwargs={"dtype": arguments.dtype},
         dataloader_pin_memory=arguments.cuda,
     )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])
@@ -297,20 +308,28 @@ def theirs(model: Path, prompts: Sequence[str], arguments: argparse.Namespace, f
     trainer.watch = Stopwatch(arguments.cuda)
     trainer.add_callback(Stepping(trainer))
     torch.set_num_threads(1)
-    _begin(arguments.cuda)
-    trainer.train()
-    return trainer.watch, _peak(arguments.cuda)
+    with measured(arguments) as peak:
+        trainer.train()
+    return trainer.watch, peak[0]
 
 
-def _begin(cuda: bool) -> None:
+@contextmanager
+def measured(arguments: argparse.Namespace) -> Iterator[list[float]]:
+    """Append the peak in GiB to the yielded list: allocated on the GPU, or bytes of live tensors (`--peaks`)."""
+    peak = list[float]()
     gc.collect()
-    if cuda:
+    if arguments.cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def _peak(cuda: bool) -> float:
-    return torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0
+        yield peak
+        peak.append(torch.cuda.max_memory_allocated() / 2**30)
+    elif arguments.peaks:
+        with Tracker() as tracker, tracker.span("all"):
+            yield peak
+        peak.append(tracker.peaks["all"] / 2**30)
+    else:
+        yield peak
+        peak.append(nan)
 
 
 def main() -> int:
@@ -327,14 +346,17 @@ def main() -> int:
         ("rounds", 3, "counted"),
     ):
         parser.add_argument(f"--{flag}", type=int, default=value, help=f"{what} ({value})")
+    parser.add_argument("--narrow", action="store_true", help="16 narrow layers, whose time is that of launches")
+    parser.add_argument("--peaks", action="store_true", help="bytes of live tensors on a CPU, of a bfloat16 model")
     arguments = parser.parse_args()
+    arguments.dtype = "bfloat16" if arguments.cuda or arguments.peaks else "float32"
     prompts = texts(arguments.prompts, arguments.problems)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model = saved(
-            values_of(arguments.model) if arguments.model else SMALL,
+            values_of(arguments.model) if arguments.model else NARROW if arguments.narrow else SMALL,
             folder / "model",
-            torch.bfloat16 if arguments.cuda else torch.float32,
+            getattr(torch, arguments.dtype),
         )
         mine, peak = ours(model, prompts, arguments, "shared")
         peer, peer_peak = theirs(model, prompts, arguments, folder / "trl")
@@ -343,13 +365,12 @@ def main() -> int:
             f"micro-batches of {arguments.micro}; tokens per second, median of {arguments.rounds} rounds"
         )
         print(f"{'':<12}{'ours':>10}{'TRL GRPO':>10}{'ratio':>8}")
-        for work in ("generation", "weighing", "reference", "update", "round"):
+        for work in ("generation", "reference", "update", "round"):
             print(f"{work:<12}{mine.of(work):>10.0f}{peer.of(work):>10.0f}{mine.of(work) / peer.of(work):>8.2f}")
+        print(f"padding of an update: {mine.padding[1]:.1%}, {mine.padding[0]:.1%} in the order of the rollout")
+        print(f"peak, GiB: ours {peak:.3f}, TRL {peer_peak:.3f}")
         if arguments.cuda:
-            _, copies = ours(model, prompts, arguments, "full")
-            print(f"peak, GiB: ours {peak:.2f}, TRL {peer_peak:.2f}; ours with copies instead of one base {copies:.2f}")
-        else:
-            print("memory is measured on a GPU alone: --cuda")
+            print(f"ours with copies instead of one base: {ours(model, prompts, arguments, 'full')[1]:.3f}")
     return 0
 
 
