@@ -157,7 +157,7 @@ def rollout(device: str) -> None:
     import torch
 
     from benchmarks.hrl_speed import saved
-    from r2v.config import HierarchicalConfig, PolicyConfig
+    from r2v.config import HierarchicalConfig, PolicyConfig, RolloutConfig
     from r2v.hrl.models.roles import build_roles
     from r2v.hrl.parallel.micro_batch import REHEARSED, largest_micro_batches
     from r2v.hrl.rollout.generator import GenerationRequest, Generator
@@ -184,7 +184,7 @@ def rollout(device: str) -> None:
             )
             planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"), lookup)
             memory = next(phase.memory for phase in planned.phases if phase.phase.name == "rollout, actor")
-            together = largest_micro_batches(planned).rollout_rows(rows)
+            together = largest_micro_batches(planned).rollout_rows(RolloutConfig(batch_size=rows))
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             begun = time.perf_counter()

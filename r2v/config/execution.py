@@ -11,6 +11,7 @@ from r2v.constraints import RUNTIME, Distinct, Line, Name, OrAuto, Positive, Ran
 TRACKERS = ("wandb", "tensorboard", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "trackio")
 """Allowed names of `logging.trackers`: wandb, and the trackers of accelerate."""
 _MOST_THREADS = 4096
+_CPU_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class RolloutConfig:
     whose worlds wait (`Capabilities.waits`, `needs_network`)."""
     max_conversations: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
     """Maximum number of concurrent conversations."""
-    batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
-    """Largest batch of the local model, in sequences."""
+    batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(default=None, metadata=RUNTIME)
+    """Largest batch of the local model, in sequences; None: 64 on a CPU, at most 512 on a GPU, by its free memory."""
     sites: Annotated[list[Line], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Site sets of a benchmark whose worlds share state, by the benchmark's name or URL for them; each has its own
     state. Empty: the benchmark's default one."""
@@ -49,6 +50,11 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a local model at a time where no free memory of a GPU decides."""
+        return self.batch_size or _CPU_ROWS
 
     def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
         """Return `workers` with `auto` resolved: for worlds that spend their time `waiting`, or that compute on `cpus`

@@ -65,7 +65,7 @@ def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
 
 
 def _needs_change(plan: Plan | ActingPlan) -> bool:
-    return not plan.fits if isinstance(plan, Plan) else plan.batch < plan.job.batch
+    return not plan.fits or (isinstance(plan, ActingPlan) and plan.batch < plan.job.batch and not plan.job.chosen)
 
 
 def _row(stage: PlannedStage) -> tuple[str, ...]:
