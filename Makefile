@@ -74,7 +74,7 @@ MODULES ?=
 mutate: .venv/.mutate  ## would the tests notice an error? 300 changes to the code, one at a time; hours, in pieces that go on
 	$(BIN)/python benchmarks/mutate.py $(MODULES)
 
-gpu-check:  ## a quarter of an hour on a machine with a GPU, from this source tree: what of training, decoding and planning is true on CUDA
+gpu-check:  ## ten minutes on a machine with a GPU, from this source tree: what of training, decoding and planning is true on CUDA
 	$(or $(wildcard $(BIN)/python),python3) benchmarks/gpu_check.py --out gpu-check
 
 install: .venv/.core

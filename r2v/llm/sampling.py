@@ -38,14 +38,14 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
     chosen = grained.argmax(dim=-1)
     sampled = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if sampled:
-
-        def column(values: Sequence[float]) -> Tensor:
-            picked = [values[row] for row in sampled]
-            return torch.tensor(picked, dtype=torch.float64, device=logits.device)
-
+        columns = [[values[row] for row in sampled] for values in (temperatures, top_ps, uniforms)]
+        temperature, top_p, uniform = torch.tensor(columns, dtype=torch.float64, device=logits.device)
         cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
-        tempered = nucleus(grained[sampled], column(temperatures), column(top_ps), cut)
-        chosen[sampled] = inverse_cdf(tempered, column(uniforms))
+        drawn = inverse_cdf(nucleus(_rows(grained, sampled), temperature, top_p, cut), uniform)
+        if len(sampled) == len(chosen):
+            chosen = drawn
+        else:
+            chosen[sampled] = drawn
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
@@ -56,9 +56,16 @@ def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence
     logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
     """
     tempered = torch.softmax(logprobs / temperature[:, None], dim=-1)
+    if len(rows) == len(tempered):
+        return _cut(tempered, top_p)
     if rows:
         tempered[rows] = _cut(tempered[rows], top_p[rows])
     return tempered
+
+
+def _rows(table: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return some rows, in order, of a table (B, V); the table itself if they are all."""
+    return table if len(rows) == len(table) else table[rows]
 
 
 def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
