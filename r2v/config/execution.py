@@ -11,7 +11,6 @@ from r2v.constraints import RUNTIME, Distinct, Line, Name, OrAuto, Positive, Ran
 TRACKERS = ("wandb", "tensorboard", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "trackio")
 """Allowed names of `logging.trackers`: wandb, and the trackers of accelerate."""
 _MOST_THREADS = 4096
-_CPU_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class RolloutConfig:
     @property
     def rows(self) -> int:
         """Rows of a local model at a time where no free memory of a GPU decides."""
-        return self.batch_size or _CPU_ROWS
+        return self.batch_size or 64
 
     def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
         """Return `workers` with `auto` resolved: for worlds that spend their time `waiting`, or that compute on `cpus`

@@ -41,11 +41,8 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
         columns = [[values[row] for row in sampled] for values in (temperatures, top_ps, uniforms)]
         temperature, top_p, uniform = torch.tensor(columns, dtype=torch.float64, device=logits.device)
         cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
-        drawn = inverse_cdf(nucleus(_rows(grained, sampled), temperature, top_p, cut), uniform)
-        if len(sampled) == len(chosen):
-            chosen = drawn
-        else:
-            chosen[sampled] = drawn
+        rows = grained if len(sampled) == len(grained) else grained[sampled]
+        chosen[sampled] = inverse_cdf(nucleus(rows, temperature, top_p, cut), uniform)
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
@@ -61,11 +58,6 @@ def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence
     if rows:
         tempered[rows] = _cut(tempered[rows], top_p[rows])
     return tempered
-
-
-def _rows(table: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return some rows, in order, of a table (B, V); the table itself if they are all."""
-    return table if len(rows) == len(table) else table[rows]
 
 
 def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:

@@ -82,6 +82,7 @@ class RequestQueue(Generic[Q, A]):
 
     backend: Backend[Q, A] | None
     remote: Remote[Q, A] | None
+    max_batch: int
     max_age: float
     patience: float
     """Extra wait (seconds) of a wave that is less than a quarter full."""
@@ -109,19 +110,13 @@ class RequestQueue(Generic[Q, A]):
         return cls(
             backend=None if isinstance(backend, Remote) else backend,
             remote=remote,
+            max_batch=backend.max_batch,
             max_age=max_age if remote is None else remote.max_age,
             patience=patience if remote is None else 0.0,
             cache=cache,
             cache_key=cache_key,
             prepare=backend.prepare if remote is None and isinstance(backend, Preparing) else None,
         )
-
-    @property
-    def max_batch(self) -> int:
-        """Most requests of the next wave."""
-        served = self.remote or self.backend
-        assert served is not None
-        return served.max_batch
 
     def is_due(self, now: float) -> bool:
         """True if the oldest request has waited long enough."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, InferenceConfig, Phase, PolicyConfig
@@ -79,9 +78,9 @@ def acting_job(config: Config, stage: str, code: str, measure: Measure | None = 
     actors, verifiers = _cast(config, stage)
     samples, sampling = _samples(config, stage)
     batch = config.rollout.batch_size
-    return replace(
-        decoder_job(config.policy, config.inference, code, measure),
+    return ActingJob(
         stage=stage,
+        code=code,
         actors=actors,
         verifiers=verifiers,
         batch=max(batch or MOST_ROWS, samples),
@@ -89,28 +88,21 @@ def acting_job(config: Config, stage: str, code: str, measure: Measure | None = 
         samples=samples,
         sampling=sampling,
         engine_memory=_engines_beside(config.policy),
+        **_acting(config.policy, config.inference, measure),
     )
 
 
-def decoder_job(
-    policy: PolicyConfig, inference: InferenceConfig, code: str, measure: Measure | None = None
-) -> ActingJob:
-    """Return the job of one local model whose waves are chosen from the free memory, for contexts of the largest size
-    and the costliest sampling. Raise as `job_of_stage` does."""
+def decoder_job(policy: PolicyConfig, inference: InferenceConfig, code: str, measure: Measure) -> ActingJob:
+    """Return the job of one local model whose waves, of the costliest sampling, are chosen from the free memory."""
+    own: dict[str, Any] = {"stage": "decoder", "code": code, "actors": ("policy",), "verifiers": ()}
+    own |= {"batch": MOST_ROWS, "chosen": True, "sampling": "nucleus"}
+    return ActingJob(**own, **_acting(policy, inference, measure))
+
+
+def _acting(policy: PolicyConfig, inference: InferenceConfig, measure: Measure | None) -> dict[str, Any]:
     model, completion = _model(policy, measure), inference.max_new_tokens
-    return ActingJob(
-        stage="decoder",
-        code=code,
-        actors=("policy",),
-        verifiers=(),
-        width=_acting_width(policy, model["model"].dtype),
-        batch=MOST_ROWS,
-        chosen=True,
-        prompt_tokens=policy.max_seq_len - completion,
-        completion_tokens=completion,
-        sampling="nucleus",
-        **model,
-    )
+    sizes = {"prompt_tokens": policy.max_seq_len - completion, "completion_tokens": completion}
+    return {**model, **sizes, "width": _acting_width(policy, model["model"].dtype)}
 
 
 def _engines_beside(policy: PolicyConfig) -> float:

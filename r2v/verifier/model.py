@@ -105,8 +105,8 @@ class VerifierBackend:
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int | WaveRows = 64) -> None:
         self.model, self.encode = model.eval(), encode
-        self._rows = WaveRows.constant(max_batch) if isinstance(max_batch, int) else max_batch
-        self.max_batch = self._rows.of(0)
+        self._rows = WaveRows(most=max_batch) if isinstance(max_batch, int) else max_batch
+        self.max_batch = self._rows.most
         self._prefixes = PrefixCache(model.backbone) if PrefixCache.supports(model.backbone) else None
 
     def prepare(self, question: ScoreRequest) -> ScoreRequest:
@@ -128,7 +128,6 @@ class VerifierBackend:
         with torch.inference_mode():
             logits = self._rows.run(partial(self._logits, rows), tokens=longest, total=len(rows), phase="verifier")
             scores = torch.sigmoid(logits.double() / self.model.temperature)
-        self.max_batch = self._rows.of(longest)
         return [
             ScoreReply(score=round(score, 6), tokens_in=len(row))
             for score, row in zip(scores.tolist(), rows, strict=True)
@@ -136,13 +135,11 @@ class VerifierBackend:
 
     def _logits(self, rows: Sequence[Sequence[int]], size: int) -> Tensor:
         """Return logits (rows,) before the temperature, of `size` rows at a time."""
-        return torch.cat([self._some(rows[start : start + size]) for start in range(0, len(rows), size)])
-
-    def _some(self, rows: Sequence[Sequence[int]]) -> Tensor:
         logits = self.model.head.weight.new_empty(len(rows))
-        for read in prefill(self.model.backbone, rows, 0, self._prefixes):
-            newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
-            logits[read.rows] = self.model.head(newest).squeeze(-1)
+        for start in range(0, len(rows), size):
+            for read in prefill(self.model.backbone, rows[start : start + size], 0, self._prefixes):
+                newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
+                logits[[start + row for row in read.rows]] = self.model.head(newest).squeeze(-1)
         return logits
 
 

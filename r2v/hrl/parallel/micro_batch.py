@@ -52,9 +52,8 @@ class MicroBatchSizes:
         it is None; without a plan, `rollout.rows`."""
         most = rollout.batch_size or MOST_ROWS
         rows = {role: min(most, self.by_rollout.get(role, rollout.rows)) for role in ("actor", "guidance")}
-        read = min(
-            self.of("actor"), self.of("guidance")
-        )  # a lower bound: updates read as many rows and keep more of each
+        # a lower bound: updates read as many rows and keep more of each
+        read = min(self.of("actor"), self.of("guidance"))
         return RolloutRows(rows=rows, read=min(most, read))
 
     def __str__(self) -> str:

@@ -54,8 +54,8 @@ class LocalBackend:
     ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
         self.name, self.price, self._padding = name, price, padding
-        self._rows = WaveRows.constant(max_batch) if isinstance(max_batch, int) else max_batch
-        self.max_batch = self._rows.of(0)
+        self._rows = WaveRows(most=max_batch) if isinstance(max_batch, int) else max_batch
+        self.max_batch = self._rows.most
         self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
@@ -82,7 +82,6 @@ class LocalBackend:
         longest = max(len(prompt) + request.max_tokens for prompt, request in zip(prompts, requests, strict=True))
         total = sum(map(num_drawn, requests))
         replies = self._rows.run(answered, tokens=longest, total=total, phase=f"decoder, {self.name}")
-        self.max_batch = self._rows.of(longest)
         return [replies[index] for index in range(len(requests))]
 
     def _answer(

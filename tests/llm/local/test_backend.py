@@ -13,7 +13,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.local.decode import Draw, generate
 from r2v.llm.sampling import entropy, inverse_cdf, nucleus
 from r2v.llm.types import Reply, Request
-from r2v.memory.on_device.wave_rows import DeviceMemory, WaveRows, chosen_rows
+from r2v.memory.on_device.wave_rows import WaveRows, chosen_rows
 from r2v.memory.sizes import GIB
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator, uniform
@@ -71,9 +71,8 @@ def test_a_wave_chosen_for_more_memory_than_there_is_is_repeated_in_halves(
 ) -> None:
     """A pass of more than 20 rows runs out of memory, as on a GPU; 40 rows seemed to fit."""
     config = load(None)
-    memory = DeviceMemory(free=0.6 * GIB, total=8 * GIB)
-    backend = _backend(chosen_rows(config.rollout, config.policy, config.inference, memory))
-    chosen = backend.max_batch
+    rows = chosen_rows(config.rollout, config.policy, config.inference, (0.6 * GIB, 8 * GIB))
+    backend, chosen = _backend(rows), rows.most
 
     def runs_out(module: object, arguments: object, named: dict[str, torch.Tensor]) -> None:
         if len(named["input_ids"]) > 20:
@@ -81,7 +80,7 @@ def test_a_wave_chosen_for_more_memory_than_there_is_is_repeated_in_halves(
 
     backend.model.register_forward_pre_hook(runs_out, with_kwargs=True)
     assert backend.answer(REQUESTS) == together
-    assert 10 < backend.max_batch <= 20 < chosen
+    assert 10 < rows.most <= 20 < chosen == backend.max_batch
     assert all("out of GPU memory, repeating the step: phase=decoder, slm" in line for line in caplog.messages)
 
 

@@ -14,10 +14,11 @@ from r2v.llm.local.rehearsal import memory as rehearsed
 from r2v.memory.configured import decoder_job
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Moment
 from r2v.memory.on_device import wave_rows
-from r2v.memory.on_device.wave_rows import DeviceMemory, WaveRows, chosen_rows, device_memory
+from r2v.memory.on_device.wave_rows import WaveRows, chosen_rows, device_memory
 from r2v.memory.planner.acting import MOST_ROWS, SHARE, rows_within
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.sizes import GIB
+from tests.memory.measuring import measure
 
 EACH = 1000.0
 """Bytes of a token of a row."""
@@ -29,7 +30,7 @@ def made_up(case: MeasuredCase) -> MeasuredMemory:
     return MeasuredMemory(moments=moments, flops=(0.0,) * 7, trained=0, trained_bytes=0, weights=0)
 
 
-def chosen(memory: DeviceMemory | None, *overrides: str, config: Config | None = None) -> WaveRows:
+def chosen(memory: tuple[float, float] | None, *overrides: str, config: Config | None = None) -> WaveRows:
     config = config or load(None, list(overrides))
     return chosen_rows(config.rollout, config.policy, config.inference, memory)
 
@@ -37,7 +38,7 @@ def chosen(memory: DeviceMemory | None, *overrides: str, config: Config | None =
 @pytest.mark.parametrize(("room", "rows"), [(0.0, 0), (1.0, 1), (1.9, 1), (4.0, 2), (40.1, 20), (1e5, MOST_ROWS)])
 def test_half_of_the_free_memory_holds_the_rows_and_all_of_it_a_single_one(room: float, rows: int) -> None:
     config, machine = load(None), Machine(memory=80 * GIB)
-    job = decoder_job(config.policy, config.inference, "made:up")
+    job = decoder_job(config.policy, config.inference, "made:up", measure)
     row = EACH * job.tokens * (1 + machine.fragmentation)
     assert rows_within(job, machine, "generate", (room + 1e-9) * row, made_up) == rows
     if 1 < rows < MOST_ROWS:
@@ -46,23 +47,23 @@ def test_half_of_the_free_memory_holds_the_rows_and_all_of_it_a_single_one(room:
 
 def test_more_free_memory_and_shorter_contexts_mean_more_rows(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    small, large = (chosen(DeviceMemory(free=size * GIB, total=8 * GIB)) for size in (0.6, 1.0))
+    small, large = (chosen((size * GIB, 8 * GIB)) for size in (0.6, 1.0))
     tokens = load(None).policy.max_seq_len
-    assert 1 < small.of(tokens) < large.of(tokens) < large.of(256) <= MOST_ROWS
-    assert small.of(tokens) == small.of(10 * tokens)
+    assert 1 < small.fitting(tokens) < large.fitting(tokens) < large.fitting(256) == large.most <= MOST_ROWS
+    assert small.fitting(tokens) == small.fitting(10 * tokens)
     first, _ = (record.getMessage() for record in caplog.records)
-    assert first.startswith(f"  local batch: phase=generate rows={small.of(tokens)} free_gib=0.60 bytes_per_row=")
-    assert chosen(DeviceMemory(free=0, total=8 * GIB)).of(tokens) == 1
+    assert first.startswith(f"  local batch: phase=generate rows={small.fitting(tokens)} free_gib=0.60 bytes_per_row=")
+    assert chosen((0, 8 * GIB)).fitting(tokens) == 1
 
 
 def test_an_explicit_number_and_a_cpu_choose_nothing() -> None:
     assert device_memory(torch.device("cpu")) is None
-    assert chosen(None).of(10_000) == 64
-    assert chosen(DeviceMemory(free=GIB, total=GIB), "rollout.batch_size=7").of(10_000) == 7
+    assert chosen(None).most == 64
+    assert chosen((GIB, GIB), "rollout.batch_size=7").most == 7
 
 
 def test_a_model_that_cannot_be_measured_has_the_rows_of_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
-    assert chosen(DeviceMemory(free=GIB, total=GIB), "policy.model_name=no/such-model").of(10) == 64
+    assert chosen((GIB, GIB), "policy.model_name=no/such-model").most == 64
     [warning] = caplog.records
     assert warning.getMessage().startswith("  memory plan missing, local batch not chosen: rows=64 reason=")
 
@@ -72,16 +73,17 @@ def test_the_planner_measures_the_code_that_decodes() -> None:
     assert (module, name) == (rehearsed.__module__, rehearsed.__name__)
 
 
-def test_a_wave_that_does_not_fit_is_halved_and_so_are_longer_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wave_that_does_not_fit_is_halved_and_so_are_later_ones(caplog: pytest.LogCaptureFixture) -> None:
     def step(rows: int) -> int:
         if rows > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return rows
 
-    rows = WaveRows(by_tokens=((256, 32), (512, 16), (math.inf, 2)))
-    assert rows.run(step, tokens=300, total=12, phase="decoder") == 3
-    assert rows.by_tokens == ((256, 32), (512, 3), (math.inf, 2))
+    rows = WaveRows(most=32, fitting=lambda tokens: 6400 // tokens)
+    assert rows.run(step, tokens=400, total=12, phase="decoder") == 3
+    assert rows.run(step, tokens=100, total=2, phase="decoder") == 2 and rows.most == 3
+    assert rows.run(step, tokens=6400, total=12, phase="decoder") == 1
     [first, second] = [record.getMessage() for record in caplog.records]
     assert "phase=decoder micro_batch=12 next_micro_batch=6" in first and "next_micro_batch=3" in second
     with pytest.raises(EnvironmentFault, match="out of GPU memory with a micro-batch of 1"):
-        WaveRows.constant(1).run(lambda rows: step(rows + 3), tokens=1, total=1, phase="decoder")
+        WaveRows(most=1).run(lambda rows: step(rows + 3), tokens=1, total=1, phase="decoder")
