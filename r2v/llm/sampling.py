@@ -41,8 +41,7 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
         columns = [[values[row] for row in sampled] for values in (temperatures, top_ps, uniforms)]
         temperature, top_p, uniform = torch.tensor(columns, dtype=torch.float64, device=logits.device)
         cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
-        rows = grained if len(sampled) == len(grained) else grained[sampled]
-        chosen[sampled] = inverse_cdf(nucleus(rows, temperature, top_p, cut), uniform)
+        chosen[sampled] = inverse_cdf(nucleus(grained[sampled], temperature, top_p, cut), uniform)
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
@@ -53,8 +52,6 @@ def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence
     logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
     """
     tempered = torch.softmax(logprobs / temperature[:, None], dim=-1)
-    if len(rows) == len(tempered):
-        return _cut(tempered, top_p)
     if rows:
         tempered[rows] = _cut(tempered[rows], top_p[rows])
     return tempered

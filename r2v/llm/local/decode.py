@@ -78,8 +78,7 @@ def generate(
         batch.select([row_of[draws[row].prompt] for row in rows])
         alive = list(range(len(rows)))
         while True:
-            logits = batch.logits if len(alive) == len(rows) else batch.logits[alive]
-            tokens = _choose(logits, [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
+            tokens = _choose(batch.logits[alive], [draws[rows[i]] for i in alive], [drawn[rows[i]] for i in alive])
             going, feed = [], [pad_id] * len(rows)
             for i, token in zip(alive, tokens, strict=True):
                 record, feed[i] = drawn[rows[i]], token

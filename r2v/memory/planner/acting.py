@@ -35,7 +35,7 @@ from r2v.memory.store import measurement as stored
 Sampling = Literal["greedy", "sampled", "nucleus"]
 MOST_ROWS = 512
 """Largest wave that is chosen from the free memory: beyond it a wave of these models is bound by arithmetic."""
-SHARE = 0.5
+FREE_SHARE = 0.5
 """Share of the free memory for such a wave: a policy and a verifier each choose theirs and compute at the same time."""
 
 
@@ -179,7 +179,7 @@ def acting_memory(job: ActingJob, phase: str, rows: int, lookup: Lookup = stored
 def rows_within(job: ActingJob, machine: Machine, phase: str, room: float, lookup: Lookup = stored) -> int:
     """Return the largest wave of a phase that fits in `room` bytes beside the weights, up to `job.batch` rows; 0 if not
     even one row does."""
-    share = SHARE if job.chosen and phase != "both at once" else 1.0
+    share = FREE_SHARE if job.chosen and phase != "both at once" else 1.0
 
     def fits(rows: int) -> bool:
         memory = acting_memory(job, phase, rows, lookup)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -66,6 +68,15 @@ def test_company_and_order_change_no_reply(max_batch: int, together: list[Reply]
     assert [shuffled[order.index(i)] for i in range(64)] == together
 
 
+@pytest.fixture
+def own_objects() -> Iterator[None]:
+    """What other tests have left is no part of the collections that a failed step begins: they take seconds with it."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("own_objects")
 def test_a_wave_chosen_for_more_memory_than_there_is_is_repeated_in_halves(
     together: list[Reply], caplog: pytest.LogCaptureFixture
 ) -> None:
