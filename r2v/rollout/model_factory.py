@@ -358,9 +358,8 @@ def _verifier_backend(
     # whole weights replace a base of their own; adapters are put on the shared one
     loaded = acting_policy(policy, folder) if (folder / ADAPTERS).exists() else load_policy(policy)
     model = load(folder, loaded.model)
-    encode = scoring_encoder(loaded.tokenizer, policy, inference, tools)
     rows = chosen_rows(rollout, policy, inference, device_memory(loaded.model.device), "score")
-    return VerifierBackend(model, encode, rows)
+    return VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rows)
 
 
 def scoring_encoder(

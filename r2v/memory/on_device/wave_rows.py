@@ -9,6 +9,7 @@ its wave, are the planner's (`r2v.memory.planner.acting.rows_within`). No result
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,7 +22,7 @@ from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.memory.configured import decoder_job
 from r2v.memory.on_device.retry_on_oom import retry_on_oom
-from r2v.memory.planner.acting import MOST_ROWS, acting_memory, rows_within
+from r2v.memory.planner.acting import acting_memory, rows_within
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.sizes import gib, prefix_states
 from r2v.memory.store import Measuring, measurement
@@ -29,8 +30,7 @@ from r2v.memory.store import Measuring, measurement
 T = TypeVar("T")
 _REHEARSED = "r2v.llm.local.rehearsal:memory"
 """Function by which the planner measures a wave, as in the stages' rows of JOBS."""
-_BLOCK = 256
-"""Tokens by which lengths of contexts are told apart."""
+_BLOCK = 256  # tokens by which lengths of contexts are told apart
 
 
 @dataclass(kw_only=True)
@@ -38,7 +38,7 @@ class WaveRows:
     """Rows at a time: at most `most`, and as many as `fitting` allows of contexts of so many tokens."""
 
     most: int
-    fitting: Callable[[int], int] = lambda tokens: MOST_ROWS
+    fitting: Callable[[int], int] = lambda tokens: sys.maxsize
 
     def run(self, step: Callable[[int], T], *, tokens: int, total: int, phase: str) -> T:
         """Return the result of a wave of `total` rows, the longest of `tokens` tokens. If the GPU runs out of memory,

@@ -177,8 +177,7 @@ def acting_memory(job: ActingJob, phase: str, rows: int, lookup: Lookup = stored
 
 
 def rows_within(job: ActingJob, machine: Machine, phase: str, room: float, lookup: Lookup = stored) -> int:
-    """Return the largest wave of a phase that fits in `room` bytes beside the weights, up to `job.batch` rows; 0 if not
-    even one row does."""
+    """Return the largest wave, up to `job.batch` rows, that fits in `room` bytes beside the weights; 0 if none does."""
     share = FREE_SHARE if job.chosen and phase != "both at once" else 1.0
 
     def fits(rows: int) -> bool:

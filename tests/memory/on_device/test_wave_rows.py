@@ -61,7 +61,8 @@ def test_more_free_memory_and_shorter_contexts_mean_more_rows(caplog: pytest.Log
 def test_an_explicit_number_and_a_cpu_choose_nothing() -> None:
     assert device_memory(torch.device("cpu")) is None
     assert chosen(None).most == 64
-    assert chosen((GIB, GIB), "rollout.batch_size=7").most == 7
+    explicit = chosen((GIB, GIB), "rollout.batch_size=700")
+    assert explicit.run(lambda rows: rows, tokens=9, total=900, phase="decoder") == 700
 
 
 def test_a_model_that_cannot_be_measured_has_the_rows_of_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
