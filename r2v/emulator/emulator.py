@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,12 +53,19 @@ class Emulator:
         models: Collection[str] = (),
         count: Callable[[str], int] = count_tokens,
     ) -> None:
-        self._answer = first_of([answer] if callable(answer) or isinstance(answer, str) else answer)
-        self._models, self._count = tuple(models), count
-        self._faults, self._seed = tuple(faults), seed
-        self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
-        self._limits, self._lifecycle = limits or EmulatedLimits(), lifecycle or Lifecycle()
-        self._timing = timing or Timing()
+        self._folder, self._ledger, self._port = folder, ledger, port
+        self._make_state = partial(
+            ServerState,
+            answer=first_of([answer] if callable(answer) or isinstance(answer, str) else answer),
+            faults=tuple(faults),
+            seed=seed,
+            limits=limits or EmulatedLimits(),
+            lifecycle=lifecycle or Lifecycle(),
+            timing=timing or Timing(),
+            clock=clock,
+            models=models,
+            count=count,
+        )
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
@@ -66,19 +74,7 @@ class Emulator:
             folder.mkdir(parents=True, exist_ok=True)
             starting.enter_context(lease(folder / "served"))
             self.ledger_path = self._ledger or folder / "ledger.jsonl"
-            state = ServerState(
-                folder,
-                answer=self._answer,
-                faults=self._faults,
-                seed=self._seed,
-                ledger=self.ledger_path,
-                limits=self._limits,
-                lifecycle=self._lifecycle,
-                timing=self._timing,
-                clock=self._clock,
-                models=self._models,
-                count=self._count,
-            )
+            state = self._make_state(folder, ledger=self.ledger_path)
             starting.callback(state.close)
             server = starting.enter_context(_serve(state, self._port))
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

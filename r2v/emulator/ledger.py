@@ -93,8 +93,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        read_ledger(path)
-        self._witness = _seen(path)
+        _, self._witness = _read(path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _cut_torn_line(path)
@@ -141,6 +140,11 @@ class Ledger:
 def read_ledger(path: Path) -> Statement:
     """Return the contents of a ledger file without an incomplete last line. Raises InputError for a file that is not a
     ledger or was altered."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Statement, Witness]:
+    """Return a ledger's contents and its witness, which has seen all whole lines. Raises as `read_ledger` does."""
     witness = Witness(path, _REMEDY)
     witness.require_file()
     bills: dict[str | None, list[Bill]] = {}
@@ -169,16 +173,7 @@ def read_ledger(path: Path) -> Statement:
             raise InputError(f"{path}:{number}: not a line of a billing ledger ({reason}); name another file") from None
     witness.require_all()
     valid = tuple(bill for batch in bills.values() for bill in batch if (bill.batch, bill.custom_id) not in refunds)
-    return Statement(bills=valid, fired=fired, leaks=leaks)
-
-
-def _seen(path: Path) -> Witness:
-    """Return the witness of a ledger after reading all its lines."""
-    witness = Witness(path, _REMEDY)
-    for _, line in _whole_lines(path):
-        witness.see(line)
-    witness.require_all()
-    return witness
+    return Statement(bills=valid, fired=fired, leaks=leaks), witness
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -193,14 +188,8 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
+    end = sum(len(line) for _, line in _whole_lines(path))
     with path.open("r+b") as file:
-        file.seek(0, os.SEEK_END)
-        end = file.tell()
-        while end > 0:
-            file.seek(end - 1)
-            if file.read(1) == b"\n":
-                break
-            end -= 1
         file.seek(end)
         torn = file.read(len(_BEGINS))
         if not _BEGINS.startswith(torn):

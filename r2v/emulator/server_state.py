@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from r2v.emulator.answers import Answer, EmulatedRequest
+from r2v.emulator.bodies import ApiError
 from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
-from r2v.emulator.models import ApiRefusal, refusal_of
+from r2v.emulator.models import refusal_of
 from r2v.emulator.prompt_cache import CachedTokens, PromptCaches
 from r2v.errors import InputError
-from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
 
@@ -91,8 +91,8 @@ class ServerState:
         lifecycle: Lifecycle,
         timing: Timing,
         clock: Callable[[], float],
-        models: Collection[str] = (),
-        count: Callable[[str], int] = count_tokens,
+        models: Collection[str],
+        count: Callable[[str], int],
     ) -> None:
         self.folder, self.answer, self._models = folder, answer, frozenset(models)
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
@@ -105,8 +105,8 @@ class ServerState:
         booked = read_ledger(ledger)
         self.injector = Injector(faults, seed=seed, fired=booked.fired, note=self.ledger.fault)
         self.injector.draw("server", "", "")
-        self.files = {file.id: file for file in map(_load_file, sorted((folder / "files").glob("*.json")))}
-        self.batches = {batch.id: batch for batch in map(_load_batch, sorted((folder / "batches").glob("*.json")))}
+        self.files = _load(UploadedFile, folder / "files")
+        self.batches = _load(EmulatedBatch, folder / "batches")
         for batch in sorted({bill.batch for bill in booked.bills if bill.batch} - self.batches.keys()):
             self.ledger.void(batch)
         self._serial = max(
@@ -123,7 +123,7 @@ class ServerState:
         """Return the server's clock in seconds since 1970."""
         return self._clock() + self._skew
 
-    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
+    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiError | None:
         """Return the provider's refusal of a request to this endpoint, None if it is accepted."""
         day = datetime.fromtimestamp(self.now(), UTC).date()
         return refusal_of(provider, path, body, day, self._models)
@@ -224,19 +224,17 @@ class ServerState:
         self.ledger.close()
 
 
-def _load_file(path: Path) -> UploadedFile:
-    return UploadedFile(**_record_of(path))
+Stored = TypeVar("Stored", UploadedFile, EmulatedBatch)
 
 
-def _load_batch(path: Path) -> EmulatedBatch:
-    return EmulatedBatch(**_record_of(path))
-
-
-def _record_of(path: Path) -> dict[str, Any]:
-    """Return a record of `save_file` or `save_batch`. Raises InputError for anything else."""
-    kind = UploadedFile if path.parent.name == "files" else EmulatedBatch
-    record = read_hashed(path)
-    missing = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
-    if not missing <= record.keys() <= {item.name for item in fields(kind)} or record["id"] != path.stem:
-        raise InputError(f"{path}: not a record of an emulated provider; name another folder")
-    return record
+def _load(kind: type[Stored], folder: Path) -> dict[str, Stored]:
+    """Return the records in a folder by id, oldest first. Raises InputError for a file that is no such record."""
+    names = {item.name for item in fields(kind)}
+    required = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
+    records = {}
+    for path in sorted(folder.glob("*.json")):
+        record = read_hashed(path)
+        if not required <= record.keys() <= names or record["id"] != path.stem:
+            raise InputError(f"{path}: not a record of an emulated provider; name another folder")
+        records[path.stem] = kind(**record)
+    return records

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator.api.calls import ApiError
-from r2v.emulator.bodies import parse_request
+from r2v.emulator.bodies import ApiError, parse_request
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
@@ -116,5 +115,5 @@ def _whole(state: ServerState, batch: EmulatedBatch, tokens: int) -> list[dict[s
 def _prompt_tokens(line: bytes) -> int:
     try:
         return parse_request("openai", json.loads(line)["body"], None).tokens_in
-    except ValueError:
+    except ApiError:
         return 0

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.emulator.bodies import error_body
+from r2v.emulator.bodies import ApiError
 
 RowKind = Literal["ok", "error", "expired", "canceled", "missing"]
-
-LINE_FAULTS: dict[str, tuple[int, str, str | None]] = {
-    "line_400": (400, "messages: the request is not valid", "invalid_value"),
-    "line_429": (429, "Rate limit reached for requests", "rate_limit_exceeded"),
-    "line_500": (500, "The server had an error while processing your request", "server_error"),
-}
-"""Line faults with an HTTP status: (status, message, OpenAI's code)."""
 
 _GONE = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -70,43 +63,27 @@ def succeeded_row(provider: str, custom_id: str, body: dict[str, Any]) -> Result
         return ResultRow(
             "ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}})
         )
-    return ResultRow(
-        "ok",
-        custom_id,
-        _openai(custom_id, response={"status_code": 200, "request_id": f"req_{body['id']}", "body": body}),
-    )
+    response = {"status_code": 200, "request_id": f"req_{body['id']}", "body": body}
+    return ResultRow("ok", custom_id, _openai(custom_id, response=response))
 
 
-def failed_row(
-    provider: str,
-    custom_id: str,
-    status: int,
-    message: str,
-    *,
-    code: str | None = None,
-    kind: str | None = None,
-    param: str | None = None,
-) -> ResultRow:
-    """Return the row of a request refused with this status. OpenAI's has it in `response` and leaves `error` null."""
-    body = error_body(provider, status, message, code=code, kind=kind, param=param)
+def failed_row(provider: str, custom_id: str, error: ApiError) -> ResultRow:
+    """Return the row of a refused request. OpenAI's has the error in `response` and leaves `error` null."""
+    body = error.body(provider)
     if provider == "anthropic":
         return ResultRow(
             "error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}})
         )
-    return ResultRow(
-        "error",
-        custom_id,
-        _openai(custom_id, response={"status_code": status, "request_id": "req_emulated", "body": body}),
-    )
+    response = {"status_code": error.status, "request_id": "req_emulated", "body": body}
+    return ResultRow("error", custom_id, _openai(custom_id, response=response))
 
 
 def unknown_error_row(provider: str, custom_id: str) -> ResultRow:
     """Return the row of a failure unknown to clients: a code that is a word, a new error type."""
     if provider == "anthropic":
-        return failed_row(provider, custom_id, 500, "Something new happened", kind="novel_error")
-    return ResultRow(
-        "error", custom_id, _openai(custom_id, error={"code": "server_error", "message": "Something happened"})
-    )
+        return failed_row(provider, custom_id, ApiError(500, "Something new happened", kind="novel_error"))
+    error = {"code": "server_error", "message": "Something happened"}
+    return ResultRow("error", custom_id, _openai(custom_id, error=error))
 
 
 def unrun_row(provider: str, kind: Literal["expired", "canceled"], custom_id: str) -> ResultRow:
