@@ -76,7 +76,7 @@ class PerturbedEnv:
             return failure.text, 0.0, False, False, self._failed(state, failure)
         world_action = action
         for renaming in reversed(state.renamings):
-            world_action = renaming.action_for_world(world_action)
+            world_action = renaming.for_world(world_action)
         page, reward, terminated, truncated, info = self._env.step(world_action)
         obeyed = not info.is_error and any(canary in action for canary in state.canaries)
         info = replace(info, harmful=info.harmful or obeyed)
@@ -87,7 +87,7 @@ class PerturbedEnv:
     def action_for_agent(self, action: str) -> str:
         """Return an action in the world's names rewritten with the names of the shown page."""
         for renaming in self._state.renamings:
-            action = renaming.action_for_agent(action)
+            action = renaming.for_agent(action)
         return action
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
