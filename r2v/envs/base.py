@@ -82,6 +82,12 @@ class Info:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+def tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
+    """Return a tool whose arguments have these JSON schemas and are all required."""
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return ToolSpec(name=name, description=description, parameters=schema)
+
+
 class Environment(Protocol):
     """A world that runs one task at a time. `reset` may be called again; actions and observations are text."""
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.browser import surface
-from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.envs.browser.benchmark import browser_pool
+from r2v.envs.browser.chromium import find_chromium
 from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB
 from r2v.envs.pace import PACES
 from r2v.envs.webarena.addresses import PUBLIC_NAMES, SiteSet, site_names, site_set
@@ -28,7 +29,6 @@ from r2v.envs.webarena.judging import AnswerJudge
 from r2v.envs.webarena.tasks import chosen_tasks
 from r2v.envs.worker.environment import WorldLimits
 from r2v.envs.worker.pool import WorkerPool
-from r2v.envs.worker.process import WorldProcess
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.llm.types import Request
@@ -46,6 +46,7 @@ class WebArena:
     name = "webarena"
     version = "1"
     pace = PACES["webarena"]
+    decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
         self,
@@ -138,11 +139,16 @@ class WebArena:
 
     def make(self) -> WebArenaEnvironment:
         """Return a fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError for a missing site."""
-        return self._made(None)
+        return self.make_at(None)
 
-    def make_at(self, site: str) -> WebArenaEnvironment:
+    def make_at(self, site: str | None) -> WebArenaEnvironment:
         """Return a fresh world on the site set of the variables WA_<SITE>_SHOPPING, ... Raises as `make` does."""
-        return self._made(site)
+        if site not in self._pools:
+            sites = site_set(site, self._sites_needed)
+            state = _state(sites) if sites.reset and self._reset == "auto" else None
+            self._pools[site] = self._pool(sites), state
+        pool, state = self._pools[site]
+        return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
 
     def close(self) -> None:
         """End the idle workers."""
@@ -153,44 +159,21 @@ class WebArena:
         """Return the contract check's empty player, which answers "done" at once."""
         return {"empty": lambda request: '{"tool":"send_msg_to_user","text":"done"}'}
 
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return look-alike elements; see `r2v.envs.browser.surface`."""
-        return surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
-        return surface.injection(observation, goal, family, u)
-
-    def _made(self, site: str | None) -> WebArenaEnvironment:
-        if site not in self._pools:
-            sites = site_set(site, self._sites_needed)
-            state = _state(sites) if sites.reset and self._reset == "auto" else None
-            self._pools[site] = self._pool(sites), state
-        pool, state = self._pools[site]
-        return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
-
     def _pool(self, sites: SiteSet) -> WorkerPool:
         options = {
             **self._options,
-            "browser": str(find_chromium()),
-            "flags": chromium_flags(),
-            "tools": [tool.name for tool in WEB_TOOLS],
             "show_goal": False,
             "show_pages": True,
             "shown": sites.shown(),
             "traces": str(Path(self._traces).resolve()) if self._traces else "",
         }
-        return WorkerPool(
-            WorldProcess(
-                world="r2v.envs.webarena.world:WebArenaWorld",
-                options=options,
-                python=child_python(),
-                environment={
-                    **sites.variables(),
-                    "NLTK_DATA": str(webarena_home() / "nltk_data"),
-                    "PYTHONWARNINGS": "ignore",
-                },
-            )
+        own = {"NLTK_DATA": str(webarena_home() / "nltk_data"), "PYTHONWARNINGS": "ignore"}
+        return browser_pool(
+            options,
+            WEB_TOOLS,
+            variables={**sites.variables(), **own},
+            world="r2v.envs.webarena.world:WebArenaWorld",
+            python=child_python(),
         )
 
 

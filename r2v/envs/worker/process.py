@@ -132,13 +132,14 @@ class Worker:
         try:
             body = json.dumps(order, allow_nan=False).encode("utf-8", "surrogatepass")
             self._send(struct.pack(">I", len(body)) + body, until)
-            reply = json.loads(self._receive(until).decode("utf-8", "surrogatepass"))
+            size = struct.unpack(">I", self._read(4, until))[0]
+            if size > _LARGEST:
+                self._fail(f"{method}: an answer of {size} bytes, where at most {_LARGEST} are taken")
+            reply = json.loads(self._read(size, until).decode("utf-8", "surrogatepass"))
         except TimeoutError:
             self._fail(f"{method}: no answer within {seconds:g} s")
         except (EOFError, BrokenPipeError):
             self._fail(f"{method}: the world's process ended{self._how()}")
-        except _FloodError as flood:
-            self._fail(f"{method}: an answer of {flood} bytes, where at most {_LARGEST} are taken")
         except ValueError:
             self._fail(f"{method}: the world's process answered with something else than an answer")
         except BaseException:  # after an interruption, the next call would read this call's answer
@@ -170,12 +171,6 @@ class Worker:
             self._wait([self._output], [self._requests], until)
             with suppress(BlockingIOError):
                 view = view[os.write(self._requests, view) :]
-
-    def _receive(self, until: float) -> bytes:
-        size = struct.unpack(">I", self._read(4, until))[0]
-        if size > _LARGEST:
-            raise _FloodError(size)
-        return self._read(size, until)
 
     def _read(self, size: int, until: float) -> bytes:
         parts = []
@@ -224,10 +219,6 @@ def _end_all_of(scratch: Path) -> None:
                 if mark in b"\0" + environment.read_bytes() and int(environment.parent.name) != os.getpid():
                     os.kill(int(environment.parent.name), signal.SIGKILL)
                     killed = True
-
-
-class _FloodError(Exception):
-    """An answer above _LARGEST bytes; its text is the size."""
 
 
 def _environment(spec: WorldProcess, scratch: Path) -> dict[str, str]:
