@@ -93,11 +93,13 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _, self._witness = _read(path)
+        _, self._witness, torn = _read(path)
+        if not torn.startswith(_BEGINS[: len(torn)]):
+            raise InputError(f"{path}: its last line is not of a billing ledger; name another file")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_line(path)
             self._file = path.open("ab")
+            self._file.truncate(self._file.tell() - len(torn))
             self._witness.write()
         self._lock = threading.Lock()
 
@@ -143,15 +145,20 @@ def read_ledger(path: Path) -> Statement:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[Statement, Witness]:
-    """Return a ledger's contents and its witness, which has seen all whole lines. Raises as `read_ledger` does."""
+def _read(path: Path) -> tuple[Statement, Witness, bytes]:
+    """Return a ledger's contents, its witness, which has seen all whole lines, and an incomplete last line. Raises as
+    `read_ledger` does."""
     witness = Witness(path, _REMEDY)
     witness.require_file()
     bills: dict[str | None, list[Bill]] = {}
     refunds: set[tuple[str | None, str | None]] = set()
     fired: dict[str, list[int]] = {}
     leaks = 0
-    for number, line in _whole_lines(path):
+    torn = b""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.endswith(b"\n"):
+            torn = line
+            break
         witness.see(line)
         try:
             event = json.loads(line)
@@ -173,25 +180,10 @@ def _read(path: Path) -> tuple[Statement, Witness]:
             raise InputError(f"{path}:{number}: not a line of a billing ledger ({reason}); name another file") from None
     witness.require_all()
     valid = tuple(bill for batch in bills.values() for bill in batch if (bill.batch, bill.custom_id) not in refunds)
-    return Statement(bills=valid, fired=fired, leaks=leaks), witness
+    return Statement(bills=valid, fired=fired, leaks=leaks), witness, torn
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line
-
-
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    end = sum(len(line) for _, line in _whole_lines(path))
-    with path.open("r+b") as file:
-        file.seek(end)
-        torn = file.read(len(_BEGINS))
-        if not _BEGINS.startswith(torn):
-            raise InputError(f"{path}: its last line is not of a billing ledger; name another file")
-        file.truncate(end)
+def _lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file

@@ -54,11 +54,20 @@ class BrowserBenchmark:
     ) -> None:
         require("env.options.instances", Range(at_least=1, at_most=1_000_000), instances)
         require("env.options.longest", Range(at_least=200, at_most=10_000_000), longest)
-        self._ids = [require_id(id_) for id_ in listed_in("ids", ids)]
+        self._ids = listed_in("ids", ids)
+        for id_ in self._ids:
+            if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
+                raise UsageError(
+                    f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
+                )
         require_extra("miniwob", "browsergym.core")
         packages = list(dict.fromkeys(map(package_of, self._ids)))
         for package in packages:
-            require_package(package)
+            try:
+                require_extra("miniwob", package)
+            except UsageError as error:
+                line = f"pip install {package.replace('.', '-')}==0.14.3"
+                raise UsageError(f"env.options.ids: their package {package} is not installed; {line}") from error
         self._instances = instances
         self._options = {"packages": packages, "sites": [], "longest": longest, "slow_mo": slow_mo}
         self._options |= {"coordinates": coordinates, "show_pages": True}
@@ -115,28 +124,10 @@ def listed_in(option: str, text: object) -> list[str]:
     return names
 
 
-def require_id(id_: str) -> str:
-    """Return `id_`; raise UsageError unless it has the form of a BrowserGym id."""
-    if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
-        raise UsageError(
-            f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
-        )
-    return id_
-
-
 def package_of(id_: str) -> str:
     """Return the package that registers an id: browsergym.miniwob for `browsergym/miniwob.click-test`."""
     family = id_.removeprefix(PREFIX).partition(".")[0]
     return "browsergym.core" if family == "openended" else f"browsergym.{family}"
-
-
-def require_package(package: str) -> None:
-    """Raise UsageError if a package of tasks is not installed."""
-    try:
-        require_extra("miniwob", package)
-    except UsageError as error:
-        line = f"pip install {package.replace('.', '-')}==0.14.3"
-        raise UsageError(f"env.options.ids: their package {package} is not installed; {line}") from error
 
 
 def miniwob_url() -> dict[str, str]:

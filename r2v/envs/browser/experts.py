@@ -149,22 +149,26 @@ def _two_passwords(page: Page) -> Call | None:
     return _fill(field, word) if field is not None else _button(page, "Submit")
 
 
+def _entered(page: Page, role: str, value: str) -> Call | None:
+    """Enter the value into the field of this role, then press the button."""
+    field = next(iter(page.role(role)), None)
+    if field is None:
+        return None
+    return _button(page, "Submit") if field.value == value else _fill(field, value)
+
+
 def _date(page: Page) -> Call | None:
     match = re.search(r"(\d\d)/(\d\d)/(\d{4})", page.goal)
-    field = next(iter(page.role("Date")), None)
-    if match is None or field is None:
+    if match is None:
         return None
-    value = datetime.date(int(match[3]), int(match[1]), int(match[2])).isoformat()
-    return _button(page, "Submit") if field.value == value else _fill(field, value)
+    return _entered(page, "Date", datetime.date(int(match[3]), int(match[1]), int(match[2])).isoformat())
 
 
 def _time(page: Page) -> Call | None:
     match = re.search(r"(\d+):(\d\d) ([AP])M", page.goal)
-    field = next(iter(page.role("InputTime")), None)
-    if match is None or field is None:
+    if match is None:
         return None
-    value = f"{int(match[1]) % 12 + 12 * (match[3] == 'P'):02d}:{match[2]}"
-    return _button(page, "Submit") if field.value == value else _fill(field, value)
+    return _entered(page, "InputTime", f"{int(match[1]) % 12 + 12 * (match[3] == 'P'):02d}:{match[2]}")
 
 
 def _focus(page: Page) -> Call | None:
@@ -267,10 +271,8 @@ _BEGIN_SOLVED = ("drag-box", "drag-cube", "generate-number")
 
 def hand_in(request: Request) -> str:
     """Return the call that submits the page unchanged: press its submit button, else wait."""
-    pages = [message.text for message in request.messages if message.role == "tool"]
-    page = read_page(pages[-1] if pages else "")
-    call = _button(page, "Submit") or _button(page, "submit")
-    return json.dumps(call or {"tool": "noop", "wait_ms": 100}, separators=(",", ":"))
+    page = _latest_page(request)
+    return _line(_button(page, "Submit") or _button(page, "submit"))
 
 
 def begins_solved(task: str, observation: str) -> bool:
@@ -288,11 +290,19 @@ def begins_solved(task: str, observation: str) -> bool:
 def next_call(request: Request) -> str:
     """Return the expert's call for a request's latest page; a wait if the page lacks the needed element."""
     task = _TASK.search("\n".join(message.text for message in request.messages if message.role != "tool"))
+    if task is None or task[1] not in EXPERTS:
+        return _line(None)
+    try:
+        return _line(EXPERTS[task[1]](_latest_page(request)))
+    except (IndexError, ValueError):  # a perturbation cut the page or the goal
+        return _line(None)
+
+
+def _latest_page(request: Request) -> Page:
     pages = [message.text for message in request.messages if message.role == "tool"]
-    call: Call | None = None
-    if task is not None and task[1] in EXPERTS and pages:
-        try:
-            call = EXPERTS[task[1]](read_page(pages[-1]))
-        except (IndexError, ValueError):  # a perturbation cut the page or the goal
-            call = None
+    return read_page(pages[-1] if pages else "")
+
+
+def _line(call: Call | None) -> str:
+    """Return the action of a call; a wait without one."""
     return json.dumps(call or {"tool": "noop", "wait_ms": 100}, ensure_ascii=False, separators=(",", ":"))

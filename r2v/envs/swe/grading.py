@@ -105,12 +105,19 @@ def with_exit_code(script: str) -> str:
 
 def require_grading() -> Path:
     """Return the folder of the package swebench without importing it. Raises UsageError if it is not installed."""
-    if (folder := _package()) is None:
+    try:
+        spec = importlib.util.find_spec("swebench")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    own = swebench_home() / "grading" / "swebench"
+    if not own.is_dir():
         raise UsageError(
             "env.benchmark=swebench: the package swebench, which grades, is not installed; run "
             f'`pip install -e ".[swebench]"` or `{INSTALL_COMMAND}`'
         )
-    return folder
+    return own
 
 
 @cache
@@ -131,15 +138,3 @@ def official_grading() -> ModuleType:
         return importlib.import_module("swebench.harness.grading")
     finally:
         sys.path.remove(str(folder.parent))
-
-
-def _package() -> Path | None:
-    """Return the folder of the package swebench without importing it, None if it is not installed."""
-    try:
-        spec = importlib.util.find_spec("swebench")
-    except (ImportError, ValueError):
-        spec = None
-    if spec is not None and spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    own = swebench_home() / "grading" / "swebench"
-    return own if own.is_dir() else None
