@@ -92,7 +92,6 @@ class ServerState:
         timing: Timing,
         clock: Callable[[], float],
         models: Collection[str],
-        count: Callable[[str], int],
     ) -> None:
         self.folder, self.answer, self._models = folder, answer, frozenset(models)
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
@@ -115,8 +114,7 @@ class ServerState:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.in_flight: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self.count = count
-        self._caches = PromptCaches(count)
+        self._caches = PromptCaches()
         self._bucket: dict[str, tuple[float, float]] = {}
 
     def now(self) -> float:
@@ -200,23 +198,19 @@ class ServerState:
         with self.lock:
             return self._caches.split(request, self.now())
 
-    def take_call(self, provider: str) -> tuple[int, float] | None:
+    def take_call(self, provider: str) -> tuple[int, float, float] | None:
         """Take a synchronous call from the provider's bucket and return (calls left, seconds to wait, 0 if the call is
-        allowed); None without a limit."""
+        allowed, seconds until the bucket is full); None without a limit."""
         if self.limits.calls_per_minute is None:
             return None
         rate, now = self.limits.calls_per_minute / 60, self.now()
         with self.lock:
             level, then = self._bucket.get(provider, (float(self.limits.burst), now))
             level = min(float(self.limits.burst), level + (now - then) * rate)
-            passes = level >= 1
-            self._bucket[provider] = (level - passes, now)
-        return int(level - passes), 0.0 if passes else (1 - level) / rate
-
-    def until_full(self, provider: str) -> float:
-        """Return the seconds until the provider's bucket is full."""
-        assert self.limits.calls_per_minute is not None
-        return (self.limits.burst - self._bucket[provider][0]) * 60 / self.limits.calls_per_minute
+            wait = max(0.0, (1 - level) / rate)
+            level -= level >= 1
+            self._bucket[provider] = (level, now)
+        return int(level), wait, (self.limits.burst - level) / rate
 
     def close(self) -> None:
         """End all waits and close the ledger."""

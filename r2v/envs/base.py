@@ -307,10 +307,6 @@ def declaration_problem(benchmark: Any) -> str | None:
             return f"{name} is {value!r:.40}; expected a {kind.__name__}"
     if not any(letter.isascii() and letter.isalnum() for letter in benchmark.name):
         return f"name is {benchmark.name!r:.40}; expected at least one letter or digit"
-    return _tasks_problem(benchmark)
-
-
-def _tasks_problem(benchmark: Any) -> str | None:
     try:
         listed = benchmark.tasks()
         other = next((task for task in listed if not isinstance(task, Task)), None)

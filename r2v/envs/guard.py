@@ -14,6 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,14 +185,9 @@ def _is_library(file: Path) -> bool:
     return file == Path(__file__) or "site-packages" in file.parts or file.is_relative_to(_STDLIB)
 
 
-_logged: set[tuple[str, str]] = set()
-
-
+@cache  # thousands of episodes may have the same fault
 def _log_once(benchmark: str, fault: str) -> None:
-    """Log each fault once per process, since thousands of episodes may have the same."""
-    if (benchmark, fault) not in _logged:
-        _logged.add((benchmark, fault))
-        log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
+    log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
 
 
 def require_tools(answer: Any, benchmark: object) -> tuple[ToolSpec, ...]:

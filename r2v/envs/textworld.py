@@ -64,13 +64,8 @@ class TextWorldGame:
             raise RuntimeError("no task yet: reset first")
         command = _command_of(action)
         if command not in self._game.state["admissible_commands"]:
-            return (
-                '{"error":"not possible here; one of the commands on the page"}',
-                0.0,
-                False,
-                False,
-                Info(is_error=True),
-            )
+            refusal = '{"error":"not possible here; one of the commands on the page"}'
+            return refusal, 0.0, False, False, Info(is_error=True)
         state, _, over = _execute(self._game, command)
         self._done = (*self._done, command)
         won = bool(state["won"])

@@ -37,10 +37,8 @@ class Orders:
     data: dict[str, Any]
     """Argument of `main`, as JSON values."""
     limits: Limits = Limits()
-    readable: tuple[Path, ...] = ()
-    """Readable paths besides the system."""
     mounted: Mapping[str, Path] = field(default_factory=dict)
-    """Path inside -> readable path."""
+    """Path inside -> readable path, besides the system."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic link inside -> target."""
     keep: tuple[int, ...] = ()
@@ -99,7 +97,7 @@ def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -
 def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
     with bubblewrap.descriptor_of(json.dumps(_for_boot(orders)).encode()) as order_file:
         boot = ["-I", "-S", "-c", _source("r2v.sandbox.boot"), str(order_file.fileno())]
-        walls = bubblewrap.walls(orders.limits, orders.readable, orders.mounted, orders.links)
+        walls = bubblewrap.walls(orders.limits, orders.mounted, orders.links)
         command = [sys.executable, *boot] if orders.unsafe else [*walls, "--", bubblewrap.python(), *boot]
         try:
             return subprocess.Popen(

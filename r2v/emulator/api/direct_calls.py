@@ -48,8 +48,7 @@ def _take(state: ServerState, provider: str) -> dict[str, str]:
     grant = state.take_call(provider)
     if grant is None:
         return {}
-    left, wait = grant
-    full = state.until_full(provider)
+    left, wait, full = grant
     reset = f"{full:.3f}s" if provider == "openai" else datetime.fromtimestamp(state.now() + full, UTC).isoformat()
     headers = {
         _HEADER[provider].format("limit"): str(state.limits.calls_per_minute),

@@ -31,7 +31,7 @@ def _fill(element: Element, value: str) -> Call:
     return {"tool": "fill", "bid": element.bid, "value": value}
 
 
-def _filled(page: Page, values: list[str], then: str = "Submit") -> Call | None:
+def _filled(page: Page, values: list[str]) -> Call | None:
     """Fill the page's text fields with the values, one per call, then press the button."""
     fields = page.role(*_TEXT_ROLES)
     if len(fields) < len(values):
@@ -39,7 +39,7 @@ def _filled(page: Page, values: list[str], then: str = "Submit") -> Call | None:
     for field, value in zip(fields, values, strict=False):
         if field.value != value:
             return _fill(field, value)
-    return _button(page, then)
+    return _button(page, "Submit")
 
 
 def _only_button(page: Page) -> Call | None:

@@ -43,6 +43,7 @@ class MiniWoB:
         page_tokens=200,
         action_tokens=20,
     )
+    expert = staticmethod(next_call)
     decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
@@ -95,10 +96,6 @@ class MiniWoB:
     def make(self) -> WorkerEnvironment:
         """Return a fresh world in a worker. Raises as `pool` does."""
         return WorkerEnvironment(self.pool, limits=self._limits, tools=self._tools)
-
-    def expert(self, request: Request) -> str:
-        """Return the stand-in teacher's call; see `r2v.envs.browser.experts`."""
-        return next_call(request)
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
         """Return the player of `r2v check-env` that submits each page unchanged, which must not succeed."""

@@ -17,17 +17,13 @@ from r2v.errors import EnvironmentFault
 def make_images(opener: Opener, instances: Sequence[Instance], *, say: Callable[[str], None]) -> list[str]:
     """Make all missing images, also after failures; return a line for each image that failed."""
     failed: list[str] = []
-    for instance in instances:
-        kind = opener.kind(instance)
-        if kind not in ("docker", "apptainer"):
-            continue
+    contained = [instance for instance in instances if opener.kind(instance) in ("docker", "apptainer")]
+    for instance in contained:
         try:
-            outcome = _make_image(opener.images, instance, kind)
+            say(f"{instance.image}: {_make_image(opener.images, instance, opener.kind(instance))}")
         except EnvironmentFault as error:
             failed.append(str(error))
-        else:
-            say(f"{instance.image}: {outcome}")
-    if not any(opener.kind(instance) in ("docker", "apptainer") for instance in instances):
+    if not contained:
         say("no instance of this data set is played in a container")
     return failed
 

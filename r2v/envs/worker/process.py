@@ -89,7 +89,8 @@ class Worker:
         self._output = self._process.stdout.fileno()
         for descriptor in (self._output, self._answers, self._requests):
             os.set_blocking(descriptor, False)
-        order = {"world": spec.world, "options": dict(spec.options), "search": _search(spec)}
+        search = [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]  # R2V's own folder comes last
+        order = {"world": spec.world, "options": dict(spec.options), "search": search}
         self.pid: int = self._ask(order, "start", seconds)["process"]
         """Process id of the world."""
 
@@ -226,8 +227,3 @@ def _environment(spec: WorldProcess, scratch: Path) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
     return {**passed, **own, **spec.environment}
-
-
-def _search(spec: WorldProcess) -> list[str]:
-    """Return the search path after the interpreter's own: the benchmark's folders, then R2V's."""
-    return [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]
