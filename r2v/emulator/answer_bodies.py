@@ -68,10 +68,7 @@ def _held_to_schema(body: Json) -> bool:
 
 
 def complete(
-    request: EmulatedRequest,
-    answer: Answer,
-    faults: frozenset[str],
-    cache: CachedTokens,
+    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cache: CachedTokens
 ) -> EmulatedCompletion:
     """Call the answer function, and apply thoughts, the token limit and the answer faults. cache: prompt tokens read
     from and written to the prompt cache. Raises LookupError if the answer function does not accept the request."""

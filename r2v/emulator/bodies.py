@@ -80,7 +80,8 @@ def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedR
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise ApiError(400, "you must provide a model parameter")
-    if provider == "anthropic" and not _positive(body.get("max_tokens")):
+    limit = body.get("max_tokens")
+    if provider == "anthropic" and (type(limit) is not int or limit < 1):
         raise ApiError(400, "max_tokens: must be an integer of at least 1")
     wire = anthropic if provider == "anthropic" else responses if "input" in body else chat
     try:
@@ -90,10 +91,6 @@ def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedR
     if not any(message.role != "system" for message in messages):
         raise ApiError(400, "messages: at least one message is required")
     return EmulatedRequest(provider=provider, model=model, messages=messages, custom_id=custom_id, body=body)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _apart(messages: Sequence[Message]) -> Iterator[Message]:

@@ -62,7 +62,7 @@ def _entries(body: dict[str, Any], limit: int) -> list[Entry]:
         if not isinstance(request.get("params"), dict):
             raise ApiError(400, f"requests.{index}.params: field required")
         seen.add(name)
-    return [Entry(request["custom_id"], request["params"]) for request in requests]
+    return [(request["custom_id"], request["params"]) for request in requests]
 
 
 def batches(state: ServerState, call: Call) -> Response:

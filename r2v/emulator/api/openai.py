@@ -5,7 +5,7 @@ from __future__ import annotations
 from r2v.emulator.api import openai_views as views
 from r2v.emulator.api.calls import Call, Response, as_json, file_pieces
 from r2v.emulator.api.openai_checks import check_create, read_lines, validate_batch
-from r2v.emulator.batches.lifecycle import Entry, accept
+from r2v.emulator.batches.lifecycle import accept
 from r2v.emulator.batches.polling import BatchView, archived, cancel, view_batch
 from r2v.emulator.batches.request_results import read_rows
 from r2v.emulator.bodies import ApiError
@@ -113,7 +113,7 @@ def create(state: ServerState, call: Call) -> Response:
     if batch.errors:
         state.save_batch(batch)
     else:
-        accept(state, batch, (Entry(line["custom_id"], line["body"]) for line in read_lines(lines)))
+        accept(state, batch, ((line["custom_id"], line["body"]) for line in read_lines(lines)))
     return call.commit(state, as_json(views.batch(state, batch, BatchView(progress=0.0))))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from r2v.emulator.answer_bodies import EmulatedCompletion, answer_body, complete
@@ -20,13 +19,8 @@ from r2v.emulator.ledger import Bill
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.storage.files import replacing
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A request of a batch."""
-
-    custom_id: str
-    body: dict[str, Any]
+Entry = tuple[str, dict[str, Any]]
+"""(custom_id, body) of a request of a batch."""
 
 
 def accept(state: ServerState, batch: EmulatedBatch, entries: Iterable[Entry]) -> None:
@@ -59,9 +53,9 @@ def run_until(batch: EmulatedBatch) -> int:
 
 def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> tuple[ResultRow, Bill | None, int]:
     """Run a request and return its row, its bill (None unless answered) and its prompt tokens."""
-    provider, name = batch.provider, entry.custom_id
+    provider, (name, content) = batch.provider, entry
     try:
-        request: EmulatedRequest | None = parse_request(provider, entry.body, name)
+        request: EmulatedRequest | None = parse_request(provider, content, name)
     except ApiError as error:
         request, problem = None, error
     prompt = request.tokens_in if request else 0
@@ -72,7 +66,7 @@ def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> 
         return refused, None, prompt
     if request is None:
         return failed_row(provider, name, problem), None, prompt
-    refusal = state.refusal(provider, batch.endpoint, entry.body)
+    refusal = state.refusal(provider, batch.endpoint, content)
     if "completed_null_output" in batch.faults or "completed_empty_output" in batch.faults:
         refusal = ApiError(400, "The model does not accept this request", code="invalid_value")
     if refusal is not None:

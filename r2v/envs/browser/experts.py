@@ -42,10 +42,6 @@ def _filled(page: Page, values: list[str]) -> Call | None:
     return _button(page, "Submit")
 
 
-def _only_button(page: Page) -> Call | None:
-    return _click(next(iter(page.role("button")), None))
-
-
 def _quoted_button(page: Page) -> Call | None:
     return _button(page, page.quoted()[0])
 
@@ -53,10 +49,6 @@ def _quoted_button(page: Page) -> Call | None:
 def _sequence(page: Page) -> Call | None:
     first = page.named("ONE", "button")
     return _click(page.named("TWO", "button") if first is not None and first.says("focused") else first)
-
-
-def _quoted_text(page: Page) -> Call | None:
-    return _click(page.named(page.quoted()[0]))
 
 
 def _dialog(page: Page) -> Call | None:
@@ -222,11 +214,6 @@ def _algebra(page: Page) -> Call | None:
     return _filled(page, [str(x)])
 
 
-def _letters(page: Page) -> Call | None:
-    letters = [element.name for element in page.role("StaticText")]
-    return _filled(page, ["".join(letters)])
-
-
 EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-button": _quoted_button,
     "click-button-sequence": _sequence,
@@ -237,7 +224,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-collapsible-2": _find_in_sections,
     "click-dialog": _dialog,
     "click-dialog-2": _dialog,
-    "click-link": _quoted_text,
+    "click-link": lambda page: _click(page.named(page.quoted()[0])),
     "click-option": _option,
     "click-scroll-list": _scroll_list,
     "click-tab": _tab,
@@ -245,7 +232,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-tab-2-easy": _find_in_tabs,
     "click-tab-2-hard": _find_in_tabs,
     "click-tab-2-medium": _find_in_tabs,
-    "click-test": _only_button,
+    "click-test": lambda page: _click(next(iter(page.role("button")), None)),
     "click-test-2": lambda page: _button(page, "ONE"),
     "click-widget": _widget,
     "choose-list": _list,
@@ -261,7 +248,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "login-user": _login,
     "simple-algebra": _algebra,
     "simple-arithmetic": _arithmetic,
-    "text-transform": _letters,
+    "text-transform": lambda page: _filled(page, ["".join(element.name for element in page.role("StaticText"))]),
     "unicode-test": _quoted_button,
 }
 """Expert by MiniWoB++ task."""

@@ -27,14 +27,7 @@ MINIWOB_TASKS = tuple(
 )
 """Names of all 125 tasks."""
 
-CONTINUOUS = (
-    "bisect-angle",
-    "circle-center",
-    "find-midpoint",
-    "right-angle",
-    "use-colorwheel",
-    "use-colorwheel-2",
-)
+CONTINUOUS = ("bisect-angle", "circle-center", "find-midpoint", "right-angle", "use-colorwheel", "use-colorwheel-2")
 """Tasks whose reward falls with the distance from the right point, angle or colour; their authors advise a
 threshold."""
 _CLOSE = 0.9

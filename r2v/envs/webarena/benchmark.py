@@ -71,7 +71,8 @@ class WebArena:
             require(f"env.options.{name}_seconds", _SECONDS, value)
         if reset not in ("auto", "never"):
             raise UsageError(f"env.options.reset={reset!r:.40}: allowed: auto, never")
-        self._ids = _numbers(_listed("tasks", tasks))
+        ids = _listed("tasks", tasks)
+        self._ids = ids and [int(id_) if isinstance(id_, str) and id_.isdecimal() else id_ for id_ in ids]
         self._needed = _listed("sites", sites)
         self._judged = judged
         self._judge = None if judge is None else AnswerJudge(judge)
@@ -193,7 +194,3 @@ def _listed(option: str, value: object) -> Any:
     if items is None or (isinstance(items, Sequence) and items):
         return items if items is None else list(items)
     raise UsageError(f"env.options.{option}={value!r:.40}: give a list, or none for all")
-
-
-def _numbers(ids: list[Any] | None) -> list[Any] | None:
-    return ids and [int(id_) if isinstance(id_, str) and id_.isdecimal() else id_ for id_ in ids]

@@ -181,16 +181,8 @@ def make_job(
             f"messages_per_interaction={messages_per_interaction}: must be at least 2; it counts both sides' messages "
             "together"
         )
-    key = _identity(
-        game,
-        agents,
-        game_mode,
-        num_interactions,
-        messages_per_interaction,
-        seed,
-        name,
-        *(() if pairs is None else [repr(pairs)]),
-    )
+    chosen = () if pairs is None else (repr(pairs),)
+    key = _identity(game, agents, game_mode, num_interactions, messages_per_interaction, seed, name, *chosen)
     tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions, pairs), seed, name)
     job_id = f"{game_mode}_{service}_{key}"
     return BatchJob(

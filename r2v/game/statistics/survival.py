@@ -66,7 +66,8 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
         "models": [
             {
                 "name": model,
-                "median": _median(curve),
+                # the curve's values are rounded products
+                "median": next((point["message"] for point in curve if point["kept"] <= 0.5 + 1e-12), None),
                 "last_message": max(player.num_messages for player in by_model[model]),
                 "curve": curve,
             }
@@ -74,10 +75,6 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
         ],
         "tests": tests,
     }
-
-
-def _median(curve: Sequence[SummaryStats]) -> int | None:
-    return next((point["message"] for point in curve if point["kept"] <= 0.5 + 1e-12), None)  # rounded products
 
 
 def logrank_p(a: Sequence[PlayerOutcome], b: Sequence[PlayerOutcome]) -> float:
