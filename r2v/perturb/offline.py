@@ -170,8 +170,8 @@ class Recording:
         return ()
 
 
-Construction = Literal["annotate", "insert", "replace"]
-_KINDS: dict[Construction, tuple[PerturbationKind, ...]] = {
+OfflineConstruction = Literal["annotate", "insert", "replace"]
+_KINDS: dict[OfflineConstruction, tuple[PerturbationKind, ...]] = {
     "annotate": ("goal", "edit"),
     "insert": ("tool_call",),
     "replace": ("goal", "replace", "value", "edit"),
@@ -180,7 +180,7 @@ _KINDS: dict[Construction, tuple[PerturbationKind, ...]] = {
 
 
 def twin_of(
-    episode: Episode, schedule: Schedule, construction: Construction, *, max_steps: int, preserving: bool = False
+    episode: Episode, schedule: Schedule, construction: OfflineConstruction, *, max_steps: int, preserving: bool = False
 ) -> Episode | Rejected:
     """Return the twin of a clean episode by the schedule's categories that the construction can write, optionally only
     those that preserve the page. An inserted failure is transient, as no retry of a permanent one goes through."""
@@ -216,7 +216,9 @@ def twins(
         yield from report.accepted("replace", twin_of(episode, schedule, "replace", max_steps=max_steps))
 
 
-def _replay(episode: Episode, schedule: Schedule, construction: Construction, max_steps: int) -> Episode | Rejected:
+def _replay(
+    episode: Episode, schedule: Schedule, construction: OfflineConstruction, max_steps: int
+) -> Episode | Rejected:
     """Play the recording under the schedule, repeating each call until it succeeds."""
     meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)
     shown, info = env.reset(seed=meta.seed, task=Task(task_id=meta.task_id, goal=meta.goal))

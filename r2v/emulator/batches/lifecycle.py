@@ -53,9 +53,10 @@ def run_until(batch: EmulatedBatch) -> int:
 
 def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> tuple[ResultRow, Bill | None, int]:
     """Run a request and return its row, its bill (None unless answered) and its prompt tokens."""
-    provider, (name, content) = batch.provider, entry
+    provider = batch.provider
+    name, body = entry
     try:
-        request: EmulatedRequest | None = parse_request(provider, content, name)
+        request: EmulatedRequest | None = parse_request(provider, body, name)
     except ApiError as error:
         request, problem = None, error
     prompt = request.tokens_in if request else 0
@@ -66,7 +67,7 @@ def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> 
         return refused, None, prompt
     if request is None:
         return failed_row(provider, name, problem), None, prompt
-    refusal = state.refusal(provider, batch.endpoint, content)
+    refusal = state.refusal(provider, batch.endpoint, body)
     if "completed_null_output" in batch.faults or "completed_empty_output" in batch.faults:
         refusal = ApiError(400, "The model does not accept this request", code="invalid_value")
     if refusal is not None:

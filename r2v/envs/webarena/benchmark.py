@@ -22,7 +22,7 @@ from r2v.envs.browser.benchmark import browser_pool
 from r2v.envs.browser.chromium import find_chromium
 from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB
 from r2v.envs.pace import PACES
-from r2v.envs.webarena.addresses import SITES, SiteSet, site_names, site_set
+from r2v.envs.webarena.addresses import TASK_SITES, SiteSet, site_names, site_set
 from r2v.envs.webarena.environment import SiteState, WebArenaEnvironment
 from r2v.envs.webarena.home import child_python, is_installed, require_installed, webarena_home
 from r2v.envs.webarena.judging import AnswerJudge
@@ -98,7 +98,7 @@ class WebArena:
         if isinstance(judge, Mapping) and isinstance(variable := judge.get("api_key_env"), str):
             require_sendable(variable)
         if not any(name.startswith("WA_") for name in os.environ):
-            site_set(None, SITES)
+            site_set(None, TASK_SITES)
 
     def require_here(self) -> None:
         """Raise UsageError if the child is not installed, a needed site is not named, or there is no browser. The sites

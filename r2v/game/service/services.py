@@ -175,7 +175,8 @@ class BatchService:
                 task.interaction, participants, job.messages_per_interaction, job.game.rules.guess, job.key
             )
 
-        progress, num_incomplete = Progress("conversations", len(job.tasks), done=len(job.done)), job.num_incomplete
+        progress = Progress("conversations", len(job.tasks), done=len(job.done))
+        num_incomplete = job.num_incomplete
 
         def on_over(index: int, interaction: Interaction) -> None:
             nonlocal num_incomplete
