@@ -42,6 +42,7 @@ SMALL = [
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.05",
     "verifier.mode=llm_judge",
+    "anyway=true",  # so small a policy learns nothing, where a user would be stopped before paying
 ]
 
 
