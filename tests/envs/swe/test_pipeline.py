@@ -1,4 +1,4 @@
-"""`configs/swebench/noisy.yaml` itself, through all ten stages: other tasks, sizes, model and endpoints, no more."""
+"""`configs/swebench/noisy.yaml` itself through all ten stages; only tasks, sizes, model and endpoints differ."""
 
 from __future__ import annotations
 
