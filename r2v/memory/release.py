@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from contextlib import suppress
+from pathlib import Path
+
+_GROWTH = 1 << 28
+"""Bytes of growth after which memory is released: more than a wave of the small policy takes and frees again, which
+would be returned and taken anew each time."""
 
 
 def release_free_memory() -> None:
     """Return free heap pages to the system. glibc keeps those below a block in use; elsewhere this does nothing."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def release_growth(since: int) -> int:
+    """Release free memory if this process has grown by more than 256 MiB since its resident memory was `since` bytes.
+    Return the bytes to compare with next time: 0 where the system does not tell."""
+    resident = resident_memory()
+    if resident - since <= _GROWTH:
+        return min(since, resident)
+    release_free_memory()
+    return resident_memory()
+
+
+def resident_memory() -> int:
+    """Return the bytes of this process's resident memory; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -20,6 +20,7 @@ from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.token_replies import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Reply, Request
+from r2v.memory.release import release_growth, resident_memory
 from r2v.wire.message import Message
 
 
@@ -57,6 +58,7 @@ class LocalBackend:
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
         self._replies = TokenReplies(tokenizer, name, price, actions)
+        self._resident = resident_memory()
 
     def prepare(self, request: Request) -> Request:
         """Return the request with its encoded prompt."""
@@ -74,6 +76,7 @@ class LocalBackend:
         replies: dict[int, Reply] = {}
         for batch in _batches(prompts, requests, self.max_batch):
             replies.update(self._answer(batch, prompts, requests))
+        self._resident = release_growth(self._resident)
         return [replies[index] for index in range(len(requests))]
 
     def _answer(
