@@ -10,6 +10,17 @@ from pathlib import Path
 _GROWTH = 1 << 28
 """Bytes of growth after which memory is released: more than a wave of the small policy takes and frees again, which
 would be returned and taken anew each time."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Parameters of glibc's mallopt."""
+
+
+def keep_heap() -> None:
+    """Let all threads allocate from one heap whose end is returned to the system from 256 MiB on, and tensors of more
+    than 32 MiB outside it. By default each wave and each update returns its memory and takes it anew page by page, and
+    each thread keeps free memory of its own."""
+    with suppress(AttributeError):
+        for parameter, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, _GROWTH)):
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def release_free_memory() -> None:
