@@ -166,6 +166,28 @@ def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
     assert [len(blocks) for blocks in prefixes.lookup(prompts)] == [4, 0, 0, 0, 4, 4]
 
 
+def test_blocks_of_a_lookup_stay_as_they_are_until_the_next_lookup_and_are_then_used_again() -> None:
+    model, prompts = _model("hybrid"), [_ids(4 * BLOCK, i) for i in range(9)]
+    unbounded = PrefixCache(model)
+    _run(model, prompts[:1], unbounded)
+    prefixes = PrefixCache(model, max_bytes=unbounded.size)
+    _run(model, prompts[:1], prefixes)
+    (held,) = prefixes.lookup(prompts[:1])
+    before = torch.stack(held)
+    for prompt in prompts[1:3]:  # each evicts all blocks of the one before
+        with torch.inference_mode():
+            cache = prefixes.cache([[]], [0], len(prompt))
+            model(torch.tensor([prompt]), past_key_values=cache)
+            prefixes.store([prompt], cache, len(prompt))
+    assert torch.equal(torch.stack(held), before)
+    slabs = set()
+    for prompt in prompts:
+        _run(model, [prompt], prefixes)
+        (blocks,) = prefixes.lookup([prompt])
+        slabs |= {block.untyped_storage().data_ptr() for block in blocks}
+    assert len(slabs) <= 3
+
+
 def test_a_bound_below_one_prompt_changes_no_reply() -> None:
     model, common = _model("hybrid"), _ids(60)
     prefixes = PrefixCache(model, max_bytes=0)
