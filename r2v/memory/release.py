@@ -7,11 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_GROWTH = 1 << 28
-"""Bytes of growth after which memory is released: more than a wave of the small policy takes and frees again, which
-would be returned and taken anew each time."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Parameters of glibc's mallopt."""
+_GROWTH = 1 << 27
+"""Bytes of growth after which memory is released: more than a wave of the bundled student takes and frees."""
 
 
 def keep_heap() -> None:
@@ -19,7 +16,7 @@ def keep_heap() -> None:
     than 32 MiB outside it. By default each wave and each update returns its memory and takes it anew page by page, and
     each thread keeps free memory of its own."""
     with suppress(AttributeError):
-        for parameter, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, _GROWTH)):
+        for parameter, value in ((-8, 1), (-1, 1 << 28), (-3, 1 << 25)):  # M_ARENA_MAX, M_TRIM_, M_MMAP_THRESHOLD
             ctypes.CDLL(None).mallopt(parameter, value)
 
 
@@ -30,7 +27,7 @@ def release_free_memory() -> None:
 
 
 def release_growth(since: int) -> int:
-    """Release free memory if this process has grown by more than 256 MiB since its resident memory was `since` bytes.
+    """Release free memory if this process has grown by more than 128 MiB since its resident memory was `since` bytes.
     Return the bytes to compare with next time: 0 where the system does not tell."""
     resident = resident_memory()
     if resident - since <= _GROWTH:
@@ -41,7 +38,6 @@ def release_growth(since: int) -> int:
 
 def resident_memory() -> int:
     """Return the bytes of this process's resident memory; 0 where the system does not tell."""
-    try:
+    with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    return 0

@@ -20,7 +20,7 @@ from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.token_replies import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Reply, Request
-from r2v.memory.release import release_growth, resident_memory
+from r2v.memory.release import release_growth
 from r2v.wire.message import Message
 
 
@@ -58,7 +58,7 @@ class LocalBackend:
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
         self._replies = TokenReplies(tokenizer, name, price, actions)
-        self._resident = resident_memory()
+        self._resident = 0
 
     def prepare(self, request: Request) -> Request:
         """Return the request with its encoded prompt."""
