@@ -32,7 +32,7 @@ from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.quota import paying
 from r2v.log import logger
-from r2v.memory.release import release_free_memory, reserve_openblas_buffers
+from r2v.memory.release import keep_heap, release_free_memory, reserve_openblas_buffers
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -227,6 +227,7 @@ def _prepared(
         paying(name),
         tracked(_tracked_run(config, row, key, root)) as log_end,
     ):
+        keep_heap()
         if removed:
             logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
         reserve_openblas_buffers()

@@ -21,6 +21,7 @@ from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.token_replies import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Reply, Request
 from r2v.memory.on_device.wave_rows import WaveRows
+from r2v.memory.release import release_growth
 from r2v.wire.message import Message
 
 
@@ -60,6 +61,7 @@ class LocalBackend:
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
         self._replies = TokenReplies(tokenizer, name, price, actions)
+        self._resident = 0
 
     def prepare(self, request: Request) -> Request:
         """Return the request with its encoded prompt."""
@@ -82,6 +84,7 @@ class LocalBackend:
         longest = max(len(prompt) + request.max_tokens for prompt, request in zip(prompts, requests, strict=True))
         total = sum(map(num_drawn, requests))
         replies = self._rows.run(answered, tokens=longest, total=total, phase=f"decoder, {self.name}")
+        self._resident = release_growth(self._resident)
         return [replies[index] for index in range(len(requests))]
 
     def _answer(

@@ -48,7 +48,7 @@ def prefill(
     A model whose caches are not `joinable` reads all prompts in one pass.
     """
     texts = [tuple(prompt) for prompt in prompts]
-    cached = [[] if prefixes is None else prefixes.lookup(text) for text in texts]
+    cached = [[] for _ in texts] if prefixes is None else prefixes.lookup(texts)
     new = [max(1, len(text) - BLOCK * len(blocks)) for text, blocks in zip(texts, cached, strict=True)]
     if padding is None:
         padding = PASS_OF_A_CPU if model.device.type == "cpu" else PASS_OF_A_GPU

@@ -4,9 +4,9 @@ Conversations only grow, and samples and branches share their past, so the model
 `PrefixCache` stores the states of attention and short-convolution layers in blocks of tokens, each keyed by all tokens
 up to its end, in order of last use:
 
-    blocks = prefixes.lookup(prompt)                    # of the longest cached prefix
-    cache = prefixes.cache([blocks, ...], past, width)  # a transformers cache with the first past[i] tokens of row i
-    ...                                                 # the model reads the rest
+    blocks = prefixes.lookup(prompts)            # of each prompt's longest cached prefix
+    cache = prefixes.cache(blocks, past, width)  # a transformers cache with the first past[i] tokens of row i
+    ...                                          # the model reads the rest
     prefixes.store(prompts, cache, width)
 
 A token's state depends only on the tokens before it, so reuse changes no result (in float64 by at most 1e-12). States
@@ -27,15 +27,15 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
 from r2v.llm.local.kv_caches import ROOM, GrowingKVCache
-from r2v.memory.release import release_free_memory
 from r2v.memory.sizes import prefix_states
 
 BLOCK = 16
 """Tokens per block."""
 _BYTES = 1 << 28
 """Default capacity in host memory: a token takes 100 KB in a large model, 1 KB in the bundled student."""
-_RELEASED = 1 << 26
-"""Bytes of evicted states after which their holes in the heap are returned to the system."""
+_SLAB = 1 << 26
+"""Bytes of blocks allocated at a time, or one block: separate ones would leave holes in the heap when they are evicted.
+A CPU's slab takes memory as it is filled, because glibc maps more than 32 MiB by themselves."""
 _AT_ONCE = 1 << 26
 """Bytes of states that `store` concatenates at a time, so that a GPU needs no room for a second cache."""
 
@@ -47,8 +47,9 @@ class PrefixCache:
         self.config, self._device = model.config, model.device
         self.max_bytes = _usual_bytes(self._device) if max_bytes is None else max_bytes
         self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
-        self._evicted = 0
-        """Bytes evicted since memory was last released."""
+        self._free: list[Tensor] = []
+        self._evicted: list[Tensor] = []
+        """Blocks evicted since the last lookup, whose results may still hold them."""
         self._shapes: list[tuple[int, int, int]] = []
         """Per state of a token: heads (or channels of a convolution), numbers per head, kernel size (0 for
         attention)."""
@@ -64,8 +65,13 @@ class PrefixCache:
             for i, layer in enumerate(layers)
         )
 
-    def lookup(self, prompt: tuple[int, ...]) -> list[Tensor]:
-        """Return the blocks (BLOCK, F) of the longest cached prefix."""
+    def lookup(self, prompts: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:
+        """Return the blocks (BLOCK, F) of each prompt's longest cached prefix. They are valid until the next call."""
+        self._free += self._evicted
+        self._evicted = []
+        return [self._prefix(prompt) for prompt in prompts]
+
+    def _prefix(self, prompt: tuple[int, ...]) -> list[Tensor]:
         blocks = []
         for end in range(BLOCK, len(prompt) + 1, BLOCK):
             block = self._blocks.get(prompt[:end])
@@ -125,18 +131,19 @@ class PrefixCache:
             some = torch.cat([state[start : start + rows].flatten(2) for state in states], dim=-1)
             for prompt, row in zip(prompts[start : start + rows], some, strict=True):
                 self._insert(prompt, row)
-        if self._evicted > _RELEASED and self._device.type == "cpu":
-            release_free_memory()
-            self._evicted = 0
 
     def _insert(self, prompt: tuple[int, ...], states: Tensor) -> None:
         """Insert the blocks of a prompt's last tokens; states: (width, F). Its first block is evicted last."""
         start = len(prompt) - len(states)
         for end in range(len(prompt) // BLOCK * BLOCK, max(start, 0) + BLOCK - 1, -BLOCK):
             if prompt[:end] not in self._blocks:
-                self._blocks[prompt[:end]] = states[end - BLOCK - start : end - start].clone()
+                block = states[end - BLOCK - start : end - start]
+                if not self._free:
+                    slab = block.new_empty(max(1, min(_SLAB, self.max_bytes) // block.nbytes), *block.shape)
+                    self._free = list(slab)
+                self._blocks[prompt[:end]] = self._free.pop().copy_(block)
         while self.size > self.max_bytes:
-            self._evicted += self._blocks.popitem(last=False)[1].nbytes
+            self._evicted.append(self._blocks.popitem(last=False)[1])
 
     @property
     def size(self) -> int:

@@ -117,7 +117,7 @@ def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length:
     model, prefixes, common = _model(kind), PrefixCache(_model(kind)), _ids(length)
     _run(model, [common], prefixes)
     prompts = [common, common + _ids(1, 1), common + _ids(9, 2), common[:5] + _ids(3, 3), _ids(20, 4)]
-    cached = [prefixes.lookup(prompt) for prompt in prompts]
+    cached = prefixes.lookup(prompts)
     for width in {max(1, len(p) - BLOCK * len(blocks)) for p, blocks in zip(prompts, cached, strict=True)}:
         rows = [i for i, p in enumerate(prompts) if len(p) - BLOCK * len(cached[i]) <= width]
         lengths = [max(0, len(prompts[i]) - width) for i in rows]
@@ -142,9 +142,8 @@ def test_the_longest_beginning_is_known_in_blocks() -> None:
     model, prompt = _model("hybrid"), _ids(3 * BLOCK + 5)
     prefixes = PrefixCache(model)
     _run(model, [prompt], prefixes)
-    assert len(prefixes.lookup(prompt)) == len(prefixes.lookup(prompt + (7,) * 40)) == 3
-    assert len(prefixes.lookup(prompt[: 2 * BLOCK] + _ids(BLOCK, 1))) == 2
-    assert prefixes.lookup((*_ids(1, 2), *prompt[1:])) == []
+    longer, parting, other = prompt + (7,) * 40, prompt[: 2 * BLOCK] + _ids(BLOCK, 1), (*_ids(1, 2), *prompt[1:])
+    assert [len(blocks) for blocks in prefixes.lookup([prompt, longer, parting, other])] == [3, 3, 2, 0]
 
 
 def test_only_what_is_new_goes_through_the_model() -> None:
@@ -163,9 +162,31 @@ def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
     prefixes.max_bytes = 3 * prefixes.size
     for prompt in prompts[1:]:
         assert _run(model, [prompt], prefixes) == _run(model, [prompt], None)
-        prefixes.lookup(prompts[0])
+        prefixes.lookup(prompts[:1])
         assert prefixes.size <= prefixes.max_bytes
-    assert [len(prefixes.lookup(prompt)) for prompt in prompts] == [4, 0, 0, 0, 4, 4]
+    assert [len(blocks) for blocks in prefixes.lookup(prompts)] == [4, 0, 0, 0, 4, 4]
+
+
+def test_blocks_of_a_lookup_stay_as_they_are_until_the_next_lookup_and_are_then_used_again() -> None:
+    model, prompts = _model("hybrid"), [_ids(4 * BLOCK, i) for i in range(9)]
+    unbounded = PrefixCache(model)
+    _run(model, prompts[:1], unbounded)
+    prefixes = PrefixCache(model, max_bytes=unbounded.size)
+    _run(model, prompts[:1], prefixes)
+    (held,) = prefixes.lookup(prompts[:1])
+    before = torch.stack(held)
+    for prompt in prompts[1:3]:  # each evicts all blocks of the one before
+        with torch.inference_mode():
+            cache = prefixes.cache([[]], [0], len(prompt))
+            model(torch.tensor([prompt]), past_key_values=cache)
+            prefixes.store([prompt], cache, len(prompt))
+    assert torch.equal(torch.stack(held), before)
+    slabs = set()
+    for prompt in prompts:
+        _run(model, [prompt], prefixes)
+        (blocks,) = prefixes.lookup([prompt])
+        slabs |= {block.untyped_storage().data_ptr() for block in blocks}
+    assert len(slabs) <= 3
 
 
 def test_a_bound_below_one_prompt_changes_no_reply() -> None:
