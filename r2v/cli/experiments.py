@@ -168,7 +168,7 @@ def _flags(values: argparse.Namespace) -> tuple[str, ...]:
     return tuple(flag for flag in FLAGS if getattr(values, flag.removeprefix("--")))
 
 
-def _run(values: argparse.Namespace) -> int:
+def _run(values: argparse.Namespace) -> None:
     from r2v.experiments.schedule.opening import RunOptions
     from r2v.experiments.schedule.orchestrator import run_experiment
 
@@ -179,27 +179,25 @@ def _run(values: argparse.Namespace) -> int:
 
         spec = read_spec(values.exp)
         print("\n".join(dry_run_lines(spec, expand(spec))))
-        return 0
+        return
     options = RunOptions(flags=_flags(values), **{name: getattr(values, name) for name in _RUN_OPTIONS})
     if values.slurm is not None and values.slots != 1:
         raise UsageError(f"--slots {values.slots}: is for runs on this machine; --slurm N limits the jobs in the queue")
     run_experiment(values.exp, options)
-    return 0
 
 
-def _background(values: argparse.Namespace) -> int:
+def _background(values: argparse.Namespace) -> None:
     from r2v.experiments.schedule import background
     from r2v.experiments.schedule.slurm_runs import cancel_newest
 
     if values.list:
-        print("\n".join(background.lines()))
-        return 0
+        return print("\n".join(background.lines()))
     if values.stop is not None:
         run = background.named(values.stop)
         print(f"{run.id}: {'stopped' if background.stop(run) else f'had ended already ({run.state})'}")
         if run.spec is not None and (count := cancel_newest(run.name)):
             print(f"{run.name}: {count} runs cancelled in Slurm's queue")
-        return 0
+        return
     if values.experiment is not None:
         launched = _launch_experiment(values)
     elif values.command:
@@ -207,7 +205,6 @@ def _background(values: argparse.Namespace) -> int:
     else:
         raise UsageError("background needs --experiment FILE, --list, --stop RUN, or -- and a command")
     print(f"{launched.id}: started (pid {launched.owner.pid}); tail -f {launched.folder / background.NOHUP_LOG}")
-    return 0
 
 
 def _launch_experiment(values: argparse.Namespace) -> Any:
@@ -232,22 +229,20 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
     return background.launch([*words, *values.command, *allowed_words()], name=spec.name, spec=spec.path)
 
 
-def _list(values: argparse.Namespace) -> int:
+def _list(values: argparse.Namespace) -> None:
     from r2v.experiments.views import list_lines
 
     print("\n".join(list_lines()))
-    return 0
 
 
-def _status(values: argparse.Namespace) -> int:
+def _status(values: argparse.Namespace) -> None:
     from r2v.experiments.records import chosen
     from r2v.experiments.views import status_lines
 
     print("\n".join(status_lines(chosen(values.experiment))))
-    return 0
 
 
-def _compare(values: argparse.Namespace) -> int:
+def _compare(values: argparse.Namespace) -> None:
     from r2v.experiments.compare import compare, comparison_lines, write_comparison
     from r2v.experiments.records import chosen
 
@@ -255,27 +250,24 @@ def _compare(values: argparse.Namespace) -> int:
     comparison = compare(folder, values.metric, values.reference)
     print("\n".join(comparison_lines(comparison)))
     print("\n".join(str(path) for path in write_comparison(folder / "comparison", comparison)))
-    return 0
 
 
-def _cancel(values: argparse.Namespace) -> int:
+def _cancel(values: argparse.Namespace) -> None:
     from r2v.experiments.records import chosen
     from r2v.experiments.schedule.slurm_runs import cancel_runs
 
     folder = chosen(values.experiment)
     print(f"{folder}: {cancel_runs(folder)} runs cancelled")
-    return 0
 
 
-def _diff(values: argparse.Namespace) -> int:
+def _diff(values: argparse.Namespace) -> None:
     from r2v.experiments.compare import difference_lines
     from r2v.experiments.records import chosen
 
     print("\n".join(difference_lines(chosen(values.experiment), *values.runs)))
-    return 0
 
 
-def _replay(values: argparse.Namespace) -> int:
+def _replay(values: argparse.Namespace) -> None:
     from r2v.experiments.records import SPEC_COPY, chosen
     from r2v.experiments.schedule.asha import replayed
     from r2v.experiments.specification.spec import read_spec
@@ -290,19 +282,16 @@ def _replay(values: argparse.Namespace) -> int:
     if wrong:
         raise InputError(f"{folder}: {len(wrong)} of {count} decisions come out otherwise; their file was altered")
     print(f"{folder}: {count} decisions, all as they were taken")
-    return 0
 
 
-def _simulate(values: argparse.Namespace) -> int:
+def _simulate(values: argparse.Namespace) -> None:
     from r2v.experiments.simulation import SimulationFlags, simulate
 
     names = (flag.removeprefix("--") for flag in FLAGS)
     simulate(values.config, values.run_dir, SimulationFlags(**{name: getattr(values, name) for name in names}))
-    return 0
 
 
-def _point(values: argparse.Namespace) -> int:
+def _point(values: argparse.Namespace) -> None:
     from r2v.experiments.point import run_point
 
     run_point(values.config, values.run_dir, values.stage)
-    return 0

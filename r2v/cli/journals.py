@@ -45,15 +45,14 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _status(arguments: argparse.Namespace) -> None:
     from r2v.llm.providers.spending.journal_report import find_journals, report
 
     for folder in find_journals(Path(), arguments.run):
         print("\n".join(report(folder)), flush=True)
-    return 0
 
 
-def _reconcile(arguments: argparse.Namespace) -> int:
+def _reconcile(arguments: argparse.Namespace) -> None:
     import asyncio
 
     from r2v.llm.providers.spending.journal_report import find_journals, read_journal, report
@@ -63,7 +62,6 @@ def _reconcile(arguments: argparse.Namespace) -> int:
         if journal.state.batches:
             asyncio.run(_collect_batches(folder, journal.scope))
         print("\n".join(report(folder)), flush=True)
-    return 0
 
 
 async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
@@ -88,13 +86,12 @@ async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
         return  # the report lists the others as open
 
 
-def _forget(arguments: argparse.Namespace) -> int:
+def _forget(arguments: argparse.Namespace) -> None:
     import asyncio
 
     from r2v.llm.providers.spending.journal_report import find_batch, forget
 
     print(asyncio.run(forget(find_batch(Path(), arguments.batch), arguments.batch)), flush=True)
-    return 0
 
 
 def _add_ledger(providers: Any) -> None:
@@ -110,7 +107,7 @@ def _add_ledger(providers: Any) -> None:
     cap.add_argument("--no-max-usd", action="store_true", help="remove that cap (default: unchanged)")
 
 
-def _ledger(arguments: argparse.Namespace) -> int:
+def _ledger(arguments: argparse.Namespace) -> None:
     """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict if a running
     process would ignore the cap."""
     from r2v.llm.providers.spending.project import ProjectLedger
@@ -136,7 +133,6 @@ def _ledger(arguments: argparse.Namespace) -> int:
         print(line)
     cap = "" if ledger.cap is None else f" of ${ledger.cap:.2f}, the cap of all processes"
     print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved{cap}")
-    return 0
 
 
 def _engine_lines(root: Path) -> Iterator[str]:

@@ -89,9 +89,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_word(
-    commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int], *, more: str = ""
+    commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int | None], *, more: str = ""
 ) -> Parser:
-    """Add a command or subcommand; returns its parser. `more`: sentences that its own help adds to `about`."""
+    """Add a command or subcommand; returns its parser. act: returns the exit code, None for 0. more: sentences that its
+    own help adds to `about`."""
     parser = _add_described(commands, name, about, more)
     parser.set_defaults(act=act)
     return parser

@@ -97,14 +97,13 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
 
 
-def act(arguments: argparse.Namespace) -> int:
+def act(arguments: argparse.Namespace) -> None:
     """Serve until interrupted. Raises UsageError, LeaseConflict, EnvironmentFault."""
     from r2v.emulator import faults, limits
     from r2v.emulator.emulator import Emulator
 
     if arguments.faults == ["list"]:
-        print(faults.__doc__)
-        return 0
+        return print(faults.__doc__)
     ends = [text for text in arguments.timing if text.startswith(("polls=", "seconds="))]
     emulator = Emulator(
         answer=arguments.answer,
@@ -123,7 +122,6 @@ def act(arguments: argparse.Namespace) -> int:
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
         print(bill_line(emulator.ledger()), flush=True)
-    return 0
 
 
 def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:

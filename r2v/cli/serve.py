@@ -65,7 +65,7 @@ def llm_overrides(arguments: argparse.Namespace) -> None:
     vars(arguments)["teacher.provider"], vars(arguments)["teacher.model_name"] = provider, model
 
 
-def _act(arguments: argparse.Namespace) -> int:
+def _act(arguments: argparse.Namespace) -> None:
     if not arguments.record and arguments.bundle is None:
         raise UsageError("nothing to serve: name a bundle, or add --record to record what agents ask an LLM")
     llm_overrides(arguments)
@@ -77,7 +77,6 @@ def _act(arguments: argparse.Namespace) -> int:
     from r2v.serve.server import serve_until_stopped
 
     asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_announce, bundle=arguments.bundle))
-    return 0
 
 
 def _record(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ No stage is named here: each row defines its command's options and results.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases, possible
 from r2v.pipeline.jobs import COMMANDS, job
-from r2v.pipeline.rows import Command, Instead
+from r2v.pipeline.rows import Command, named
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -80,24 +79,18 @@ def _add_row_options(parser: argparse.ArgumentParser, row: Command) -> None:
         )
 
 
-def _act(arguments: argparse.Namespace) -> int:
+def _act(arguments: argparse.Namespace) -> None:
     row: Command = arguments.row
     if row.resumable and arguments.resume:
         return _resume(arguments.resume)
     config = load_config(arguments)
     for option in row.instead:
         if getattr(arguments, option.name):
-            print(_call(option, config))
-            return 0
+            return print(named(option.call)(config))
     return _make(config, row, arguments)
 
 
-def _call(option: Instead, config: Config) -> str:
-    module, _, function = option.call.partition(":")
-    return str(getattr(importlib.import_module(module), function)(config))
-
-
-def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
+def _make(config: Config, row: Command, arguments: argparse.Namespace) -> None:
     from r2v.pipeline.helping import help_job, helpers
     from r2v.pipeline.inputs import published, require_possible
     from r2v.pipeline.ready import require_cap
@@ -137,7 +130,6 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
         from r2v.pipeline.report import report_of
 
         report_of(config, artifacts)
-    return 0
 
 
 def _files(row: Command, arguments: argparse.Namespace) -> list[str]:
@@ -159,7 +151,7 @@ def _require_places(config: Config, row: Command, arguments: argparse.Namespace)
     require_place("--output", output if phased else output.parent)
 
 
-def _resume(checkpoint: Path) -> int:
+def _resume(checkpoint: Path) -> None:
     from r2v.config import load
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import ATTEMPT, attempt_of
@@ -183,4 +175,3 @@ def _resume(checkpoint: Path) -> int:
     done = run_job(config, job(name), inputs, publish_at=parent if parent.is_symlink() else None)
     if not done.fresh:
         logger.info("  attempt already finished: checkpoint=%s result=%s", checkpoint, done.artifact.folder)
-    return 0

@@ -58,7 +58,7 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _check_env(arguments: argparse.Namespace) -> int:
+def _check_env(arguments: argparse.Namespace) -> None:
     from r2v.envs.base import benchmark_class, declaration_problem
     from r2v.envs.check import check_benchmark
     from r2v.envs.guard import described
@@ -86,7 +86,6 @@ def _check_env(arguments: argparse.Namespace) -> int:
     players = ", ".join(f"{name} {wins} of {plays}" for name, (wins, plays) in findings.outcomes.items())
     print(f"{spec}: keeps the contract, by what it declares and by {findings.num_episodes} episodes")
     print(f"successes: {players}" if players else "successes: no player could be tried")
-    return 0
 
 
 def _record(config: Config, benchmark: Benchmark) -> None:
@@ -114,17 +113,16 @@ def _add_swebench(commands: argparse._SubParsersAction[Parser]) -> None:
     add_config_options(images)
 
 
-def _install_swebench(arguments: argparse.Namespace) -> int:
+def _install_swebench(arguments: argparse.Namespace) -> None:
     from r2v.envs.swe.home import swebench_home
     from r2v.envs.swe.install import install
 
     home = swebench_home()
     count = install(home, say=print)
     print(f"{count} instances at {home}; env.options.dataset=bundled plays them")
-    return 0
 
 
-def _make_images(arguments: argparse.Namespace) -> int:
+def _make_images(arguments: argparse.Namespace) -> None:
     from r2v.envs.base import load_benchmark
     from r2v.envs.swe import SweBench
     from r2v.envs.swe.images import make_images
@@ -142,7 +140,6 @@ def _make_images(arguments: argparse.Namespace) -> int:
         raise EnvironmentFault(
             f"{len(failed)} of {len(instances)} images could not be made, first {failed[0]}; the same command goes on"
         )
-    return 0
 
 
 def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -164,16 +161,15 @@ def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _install_webarena(arguments: argparse.Namespace) -> int:
+def _install_webarena(arguments: argparse.Namespace) -> None:
     from r2v.envs.webarena.home import webarena_home
     from r2v.envs.webarena.install import install_webarena
 
     versions = install_webarena(webarena_home(), say=print)
     print(f"{', '.join(f'{name} {version}' for name, version in versions.items())} at {webarena_home()}")
-    return 0
 
 
-def _check_sites(arguments: argparse.Namespace) -> int:
+def _check_sites(arguments: argparse.Namespace) -> None:
     from itertools import chain
 
     from r2v.envs.webarena.check import check_set_up, check_sites
@@ -184,12 +180,10 @@ def _check_sites(arguments: argparse.Namespace) -> int:
         problems += not sound
     if problems:
         raise EnvironmentFault(f"{problems} faults to be mended before an episode can be played")
-    return 0
 
 
-def _regrade(arguments: argparse.Namespace) -> int:
+def _regrade(arguments: argparse.Namespace) -> None:
     from r2v.envs.webarena.regrading import regrade
 
     for line in regrade(arguments.traces, out=arguments.out):
         print(line)
-    return 0

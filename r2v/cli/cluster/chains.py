@@ -235,7 +235,7 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
     return chosen(Path(), None), words[0] if words else None
 
 
-def _logs(values: argparse.Namespace) -> int:
+def _logs(values: argparse.Namespace) -> None:
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views import local, logs
     from r2v.slurm.views.chain_status import settled
@@ -249,7 +249,7 @@ def _logs(values: argparse.Namespace) -> int:
                 print(text, end="", flush=True)
         else:
             _print_log(path, errors=values.errors)
-        return 0
+        return
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
@@ -260,11 +260,10 @@ def _logs(values: argparse.Namespace) -> int:
             logger.info("job has not begun, waiting (Ctrl-C ends the waiting, not the job): job=%s", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
-        return 0
+        return
     for path in logs.with_errors(Path(), files.chain, id_):
         logger.info("log: path=%s", path)
         _print_log(path, errors=values.errors)
-    return 0
 
 
 def _print_log(path: Path, *, errors: bool) -> None:
@@ -293,19 +292,17 @@ def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
     return (here[-1], job) if log_of(Path(), here[-1].name, job).is_file() else None
 
 
-def _explain(values: argparse.Namespace) -> int:
+def _explain(values: argparse.Namespace) -> None:
     from r2v.serve.accounts.explain import explained, listed_sessions, nearest_sessions
     from r2v.slurm.views import explain, logs
     from r2v.slurm.views.chain_status import settled, statuses
     from r2v.slurm.views.sources import names
 
     if values.sessions:
-        print("\n".join(listed_sessions(Path())))
-        return 0
+        return print("\n".join(listed_sessions(Path())))
     other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
-        print("\n".join(lines))
-        return 0
+        return print("\n".join(lines))
     if other and not names():
         raise UsageError(
             f"{values.words[0]:.200}: no chain of jobs, session or episode of r2v has this name; "
@@ -317,7 +314,6 @@ def _explain(values: argparse.Namespace) -> int:
     if word and word not in {entry.job for entry in status.jobs}:
         logs.job_id(status.files, word)
     print("\n".join(explain.explain(status, word)))
-    return 0
 
 
 def _cost(values: argparse.Namespace) -> int:
@@ -341,7 +337,7 @@ def _cost(values: argparse.Namespace) -> int:
     return 0 if readable == selected else InputError.exit_code
 
 
-def _graph(values: argparse.Namespace) -> int:
+def _graph(values: argparse.Namespace) -> None:
     from r2v.slurm.views import graph
     from r2v.slurm.views.chain_status import settled, statuses
 
@@ -350,4 +346,3 @@ def _graph(values: argparse.Namespace) -> int:
         print(json.dumps(graph.as_json(status), indent=2))
     else:
         print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(status)))
-    return 0

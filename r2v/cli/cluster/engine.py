@@ -62,21 +62,19 @@ def _add_home(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _install(arguments: argparse.Namespace) -> int:
+def _install(arguments: argparse.Namespace) -> None:
     from r2v.llm.engines.install import build_for_this_machine, install_engine
     from r2v.llm.engines.release import engine_home
 
     build = build_for_this_machine() if arguments.build == "auto" else arguments.build
     install_engine(engine_home(arguments.home), build, say=print)
-    return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     from r2v.llm.engines.install import try_engine
     from r2v.llm.engines.release import engine_home
 
     print(try_engine(engine_home(arguments.home)))
-    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

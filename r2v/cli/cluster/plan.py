@@ -107,7 +107,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def run(values: argparse.Namespace) -> int:
+def run(values: argparse.Namespace) -> None:
     """Print the plan, and measure it with --probe. Raises UsageError if nothing fits, or for contradictory options."""
     configured = values.config is not None or bool(values.overrides)
     every = values.stage is None and configured
@@ -141,7 +141,7 @@ def _overrides(values: argparse.Namespace) -> list[str]:
     return [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
 
 
-def _run_all_stages(values: argparse.Namespace) -> int:
+def _run_all_stages(values: argparse.Namespace) -> None:
     """Print the tables of memory and time of all stages of a configuration."""
     from r2v.memory.stage_table import as_json, plan_stages, stages_report
     from r2v.pipeline.graph import selection
@@ -169,7 +169,6 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     as_values = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(item) for item in jobs]}
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
     _print(values, [*report, *times], as_values, refusal if refused else "")
-    return 0
 
 
 def _print(values: argparse.Namespace, lines: list[str], as_values: dict[str, Any], refusal: str) -> None:
@@ -187,7 +186,7 @@ def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
     return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
 
 
-def _run_stage(values: argparse.Namespace) -> int:
+def _run_stage(values: argparse.Namespace) -> None:
     """Print the plan of one stage, measured with --probe."""
     from r2v.memory.configured import acting_job
     from r2v.memory.planner.acting import plan_acting
@@ -202,7 +201,6 @@ def _run_stage(values: argparse.Namespace) -> int:
         _print(values, report(planned), as_json(planned), "" if planned.fits else verdict(planned))
         if values.probe:
             _probe(planned, values)
-    return 0
 
 
 def _plan_training(values: argparse.Namespace, measure: Measure, lookup: Lookup) -> Any:

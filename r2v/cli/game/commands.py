@@ -48,12 +48,12 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
     """Run one job as a separate script, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
 
-    def act() -> int:
+    def act() -> None:
         interrupt_on_stop()
         require_text(words)
         arguments = build_parser(defaults).parse_args(words)
         require_usable_paths(arguments)
-        return _run(arguments, defaults)
+        _run(arguments, defaults)
 
     return guarded(act)
 
@@ -81,7 +81,7 @@ def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> None:
     from r2v.game.service.services import run_job
 
     settings = game_settings(arguments.overrides)
@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
 
         estimate = estimate_job(job, arguments.max_concurrent, settings.message_tokens)
         print("\n".join(estimate_lines(job, estimate, settings.message_tokens)))
-        return 0
+        return
     job = run_job(service, job)
     print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
     print(f"  raw        {job.results_path / 'raw'}\n  analysis   {job.results_path / 'analysis'}")
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
             f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
             "above and in raw/interactions.json"
         )
-    return _draw(job.results_path, settings.figures)
+    _draw(job.results_path, settings.figures)
 
 
 def _job(
@@ -164,14 +164,13 @@ def _priced(agent: ModelAgent, settings: GameSettings) -> ModelAgent:
     return replace(agent, usd_in=usd_in, usd_out=usd_out)
 
 
-def _power(arguments: argparse.Namespace) -> int:
+def _power(arguments: argparse.Namespace) -> None:
     settings = game_settings(arguments.overrides)
     factors = factors_of(_models(arguments, settings), arguments, settings)
     print("\n".join(power_lines(factors, arguments, settings)))
-    return 0
 
 
-def _analyse(arguments: argparse.Namespace) -> int:
+def _analyse(arguments: argparse.Namespace) -> None:
     from r2v.game.report.tables import text_report
     from r2v.game.service.store import reanalyse
 
@@ -180,14 +179,15 @@ def _analyse(arguments: argparse.Namespace) -> int:
             "--judge and --labels: go together; a judge's count says nothing without a sample labelled by people"
         )
     print(text_report(reanalyse(arguments.job)))
-    return _judge(arguments) if arguments.judge else 0
+    if arguments.judge:
+        _judge(arguments)
 
 
-def _figures(arguments: argparse.Namespace) -> int:
-    return _draw(arguments.job, arguments.figures)
+def _figures(arguments: argparse.Namespace) -> None:
+    _draw(arguments.job, arguments.figures)
 
 
-def _draw(folder: Path, formats: Sequence[str]) -> int:
+def _draw(folder: Path, formats: Sequence[str]) -> None:
     from r2v.game.report.figures import write_figures
     from r2v.game.service.store import analysis_of
 
@@ -195,10 +195,9 @@ def _draw(folder: Path, formats: Sequence[str]) -> int:
     if selected:
         paths = write_figures(analysis_of(folder), folder / "figures", selected)
         print(f"  figures    {folder / 'figures'} ({len(paths)} files)")
-    return 0
 
 
-def _judge(arguments: argparse.Namespace) -> int:
+def _judge(arguments: argparse.Namespace) -> None:
     from r2v.game.judge import corrected_rate, judge_all, read_labels
     from r2v.game.service.provider_setup import DispatchSettings, open_provider
     from r2v.game.service.store import load
@@ -226,7 +225,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         f"({rate['unread']} without a verdict), sensitivity {rate['sensitivity']['value']:.2f}, specificity "
         f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
-    return 0
 
 
 def _default_models(service: str, compare: bool) -> list[str]:

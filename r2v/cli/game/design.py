@@ -96,7 +96,7 @@ def _wording(option: str, word: str, plain: str) -> Wording:
     return Wording(name=name, text=text)
 
 
-def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], int]) -> None:
+def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], None]) -> None:
     """Add `power` to the subcommands of `r2v game`."""
     parser = add_word(words, "power", "compute the replicates that a design needs, and its power", act)
     add_players(parser)

@@ -48,7 +48,7 @@ def add_label_words(words: Any) -> None:
     check.add_argument("--show", action="store_true", help="print every mistake too (default: the counts)")
 
 
-def _label(arguments: argparse.Namespace) -> int:
+def _label(arguments: argparse.Namespace) -> None:
     from r2v.game.labels import LabelledSide, draw_sides, read_labelled_sides
     from r2v.game.service.store import load
     from r2v.storage.files import write_lines
@@ -80,7 +80,6 @@ def _label(arguments: argparse.Namespace) -> int:
         )
         write_lines(arguments.output, [side.to_line() for side in done])
     print(f"\n{len(done)} labelled in {arguments.output}")
-    return 0
 
 
 def _answer(question: str, allowed: str) -> str:
@@ -97,7 +96,7 @@ def _shown(interaction: Interaction, player: int) -> str:
     return "\n".join(lines)
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> None:
     from r2v.game.labels import CLAIM_SENTENCES, check_detectors, read_labelled_sides
 
     path = arguments.labels or CLAIM_SENTENCES
@@ -114,4 +113,3 @@ def _check(arguments: argparse.Namespace) -> int:
     )
     if arguments.show:
         print("\n".join(["", *quality.mistakes]) if quality.mistakes else "no mistakes")
-    return 0
