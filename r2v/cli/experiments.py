@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_word, add_words, runs_code, sends_keys, whole
-from r2v.constraints import Range
+from r2v.cli.options import Parser, add_word, add_words, whole
 from r2v.errors import InputError, UsageError
 
 _ABOUT = {
@@ -26,7 +25,6 @@ FLAGS = tuple(_ABOUT)
 """Flags passed on to the runs of a simulation."""
 _RUN_OPTIONS = ("resume", "limit", "slots", "fresh", "lost", "allow_spec_change", "slurm")
 """Options of `run` that are fields of `RunOptions`."""
-_COUNT = Range(at_least=1, at_most=100_000)
 _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newest)"
 
 
@@ -46,8 +44,7 @@ def _add_run(words: Any) -> None:
         "--exp", type=Path, required=True, metavar="FILE", help="the specification, in configs/experiments"
     )
     _add_run_options(run)
-    sends_keys(run)
-    runs_code(run)
+    run.set_defaults(sends_keys=True, runs_code=True)
     run.add_argument(
         "--dry-run", action="store_true", help="print the points, their number and their cost; run nothing"
     )
@@ -60,7 +57,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="resume the pending and failed runs of the newest experiment of this name (default: a new experiment)",
     )
     parser.add_argument(
-        "--limit", type=whole(_COUNT), metavar="N", help="start at most N runs now (default: all of them)"
+        "--limit", type=whole(1, 100_000), metavar="N", help="start at most N runs now (default: all of them)"
     )
     parser.add_argument(
         "--slots",
@@ -72,7 +69,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm",
         nargs="?",
-        type=whole(_COUNT),
+        type=whole(1, 100_000),
         const=50,
         metavar="N",
         help="submit each point to Slurm, as a chain or a job, at most N of them in the queue at once; without N: 50 "
@@ -96,7 +93,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _slots(text: str) -> int | str:
-    return text if text == "auto" else whole(Range(at_least=1, at_most=1000))(text)
+    return text if text == "auto" else whole(1, 1000)(text)
 
 
 def _add_background(words: Any) -> None:
@@ -117,7 +114,7 @@ def _add_background(words: Any) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="name of a command in the list (default: its program)")
     _add_flags(parser)
-    sends_keys(parser)
+    parser.set_defaults(sends_keys=True)
     parser.add_argument(
         "command",
         nargs="*",
@@ -154,8 +151,7 @@ def _add_point(words: Any) -> None:
     _add_flags(simulate)
     point = add_word(words, "point", "execute one run of an experiment over a stage", _point)
     _add_point_files(point)
-    sends_keys(point)
-    runs_code(point)
+    point.set_defaults(sends_keys=True, runs_code=True)
     point.add_argument("stage", metavar="STAGE", help="the stage to make, with everything it depends on")
 
 

@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 
 from r2v.cli.options import Parser, add_config_options, add_word, load_config, whole
-from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
@@ -58,7 +57,7 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--split", default="train", metavar="NAME", help="split of a hub data set (default: train)")
     parser.add_argument(
         "--limit",
-        type=whole(Range(at_least=1, at_most=100_000_000)),
+        type=whole(1, 100_000_000),
         metavar="N",
         help="read at most the first N records (default: all)",
     )

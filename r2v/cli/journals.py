@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import add_word, decimal, runs_code
+from r2v.cli.options import add_word, positive
 from r2v.console import text_table
-from r2v.constraints import Range
 from r2v.errors import Interrupted, UsageError
 from r2v.storage.paths import ENGINES
 
@@ -33,7 +32,7 @@ def add_commands(providers: Any) -> None:
     about = "query the provider for open batches, and collect those that ended"
     reconcile = add_word(providers, "reconcile", about, _reconcile)
     _run_argument(reconcile)
-    runs_code(reconcile)  # a journal may name a custom provider
+    reconcile.set_defaults(runs_code=True)  # a journal may name a custom provider
     forget = add_word(providers, "forget", "give up one batch with lost results; the next run sends it anew", _forget)
     forget.add_argument("batch", metavar="BATCH", help="the batch, by the provider's name for it or the journal's")
     _add_ledger(providers)
@@ -100,7 +99,7 @@ def _add_ledger(providers: Any) -> None:
     cap = ledger.add_mutually_exclusive_group()
     cap.add_argument(
         "--max-usd",
-        type=decimal(Range(above=0)),
+        type=positive,
         metavar="USD",
         help="cap the bill of all runs, stages and games of this checkout, ever (default: unchanged)",
     )

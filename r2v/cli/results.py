@@ -9,15 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import (
-    Parser,
-    add_config_options,
-    add_force,
-    add_word,
-    load_config,
-    runs_code,
-    sends_keys,
-)
+from r2v.cli.options import Parser, add_config_options, add_force, add_word, load_config
 from r2v.console import text_table
 from r2v.errors import UsageError
 from r2v.log import logger
@@ -34,8 +26,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "the whole pipeline in this process, reusing what is up to date"
     run = add_word(commands, "run", about, _run, more="The stages run in the order of `r2v stages`.")
     add_config_options(run)
-    sends_keys(run)
-    runs_code(run)
+    run.set_defaults(sends_keys=True, runs_code=True)
     add_force(run)
     run.add_argument(
         "--from",
@@ -74,7 +65,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         dest="whole",
         help="replay every calibration episode (default: a tenth of them, sampled by the folder's content)",
     )
-    runs_code(verify)  # only with --trust
+    verify.set_defaults(runs_code=True)  # only with --trust
     about = "a results folder as one page: claims, figures, every episode"
     more = "It opens offline and can be copied anywhere. Without --verify nothing is executed."
     report = add_word(commands, "report", about, _report, more=more)
@@ -125,8 +116,7 @@ def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "It plays calibration tasks; the full run that follows reuses all paid replies."
     parser = add_word(commands, "pilot", about, _pilot, more=more)
     add_config_options(parser)
-    sends_keys(parser)
-    runs_code(parser)
+    parser.set_defaults(sends_keys=True, runs_code=True)
     parser.add_argument(
         "--tasks", type=Path, metavar="FILE", help="file of tasks, one per line (default: the benchmark's tasks)"
     )

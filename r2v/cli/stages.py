@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.boundary import require_place
-from r2v.cli.options import Parser, add_config_options, add_force, load_config, runs_code, sends_keys
+from r2v.cli.options import Parser, add_config_options, add_force, load_config
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases, possible
@@ -34,8 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     for row in COMMANDS:
         parser = commands.add_parser(row.name, help=row.help, description=f"{row.help}.")
         add_config_options(parser)
-        sends_keys(parser)
-        runs_code(parser)
+        parser.set_defaults(sends_keys=True, runs_code=True)
         add_force(parser)
         for flag in row.flags:
             parser.add_argument(

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_config_options, add_word, add_words, load_config, runs_code, sends_keys, whole
-from r2v.constraints import Range
+from r2v.cli.options import Parser, add_config_options, add_word, add_words, load_config, whole
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.extensions import is_dotted
 from r2v.log import logger
@@ -47,11 +46,10 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         help="the benchmark to check, built with env.options (default: env.benchmark of the configuration)",
     )
     add_config_options(parser)
-    sends_keys(parser)
-    runs_code(parser)
+    parser.set_defaults(sends_keys=True, runs_code=True)
     parser.add_argument(
         "--num-tasks",
-        type=whole(Range(at_least=1, at_most=10_000)),
+        type=whole(1, 10_000),
         default=3,
         metavar="N",
         help="number of tasks to play, from the start of each split (default: 3)",

@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.cli.options import Parser, add_overrides, add_word, decimal, runs_code, sends_keys, whole
-from r2v.constraints import Range, Text, require
+from r2v.cli.options import Parser, add_overrides, add_word, positive, whole
+from r2v.constraints import Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
@@ -84,8 +84,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
         add_overrides(parser, f"configuration values that replace those of {replaced}")
-        sends_keys(parser)
-        runs_code(parser)
+        parser.set_defaults(sends_keys=True, runs_code=True)
         parser.add_argument(
             "--from",
             dest="start",
@@ -99,13 +98,13 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
         )
         parser.add_argument(
             "--max-attempts",
-            type=whole(Range(at_least=1, at_most=1000)),
+            type=whole(1, 1000),
             metavar="N",
             help="attempts of one job, healing included (default: 3)",
         )
         parser.add_argument(
             "--max-gpu-hours",
-            type=decimal(Range(above=0)),
+            type=positive,
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from r2v.cli.options import Parser, add_overrides, add_word, whole
-from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.training_job import StageName
 from r2v.memory.sizes import parse_size
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from r2v.memory.planner.phases import Lookup
     from r2v.memory.store import Measure
 
-_GPUS = Range(at_least=1, at_most=100_000)
 _DEFAULT_GPU = "44.53GiB"
 """Usable memory of a GPU sold as 48 GB."""
 _CRITIC = "FacebookAI/roberta-base"
@@ -74,7 +72,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     plan.add_argument(
         "--gpus",
-        type=whole(_GPUS),
+        type=whole(1, 100_000),
         metavar="COUNT",
         help="number of GPUs (default: 1; for all stages: by the headers of their scripts)",
     )
@@ -83,10 +81,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="NAME",
         help="GPU type in --gres, such as a100 (default: any; for all stages: by the headers)",
     )
-    plan.add_argument("--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: by the headers)")
+    plan.add_argument(
+        "--cpus", type=whole(1, 100_000), metavar="COUNT", help="CPUs of each stage (default: by the headers)"
+    )
     plan.add_argument(
         "--helpers",
-        type=whole(Range(at_least=0, at_most=100_000)),
+        type=whole(0, 100_000),
         metavar="COUNT",
         help="concurrent helpers of each stage that can use them (default: by the headers)",
     )

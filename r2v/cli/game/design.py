@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from r2v.cli.game.settings import GameSettings, add_overrides
 from r2v.cli.options import add_word, whole
 from r2v.console import text_table
-from r2v.constraints import Range
 from r2v.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], 
     group = parser.add_argument_group("effect and power")
     group.add_argument(
         "--replicates",
-        type=whole(Range(at_least=2, at_most=1_000_000)),
+        type=whole(2, 1_000_000),
         metavar="N",
         help="compute the power of so many replicates (default: as many as the difference needs)",
     )

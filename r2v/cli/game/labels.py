@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from r2v.cli.game.design import add_played_job
 from r2v.cli.options import add_word, whole
-from r2v.constraints import Range
 from r2v.errors import EmptyResult, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def add_label_words(words: Any) -> None:
     )
     label.add_argument(
         "--sample",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
+        type=whole(1, 1_000_000),
         default=40,
         metavar="N",
         help="number of players to label, sampled by key (default: %(default)s)",
