@@ -107,8 +107,7 @@ def _add_ledger(providers: Any) -> None:
 
 
 def _ledger(arguments: argparse.Namespace) -> None:
-    """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict if a running
-    process would ignore the cap."""
+    """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict beside a running payer."""
     from r2v.llm.providers.spending.project import ProjectLedger
     from r2v.storage.lease import lease
 

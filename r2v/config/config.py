@@ -155,19 +155,16 @@ class TaskSelection:
     @classmethod
     def evaluation(cls, config: Config, condition: str) -> TaskSelection:
         """Return the tasks and perturbations of an evaluation under `condition`."""
-        return cls(
-            condition=condition,
-            perturbation_seeds=config.data.perturbation_seeds.eval,
-            split_seed=config.data.split_seed,
-            split_by=config.data.split_by,
-        )
+        seeds = config.data.perturbation_seeds.eval
+        return replace(cls.training(config), condition=condition, perturbation_seeds=seeds)
 
 
 def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
-    """Return the settings of a stage: each field of `settings` from `parts`, or else the configuration's section of
-    that name."""
-    fields = dataclasses.fields(typing.cast("Any", settings))
-    return settings(**{item.name: getattr(config, item.name) for item in fields if item.name not in parts}, **parts)
+    """Return the settings of a stage: each field from `parts`, else the training tasks (`tasks`), else the
+    configuration's section of that name."""
+    parts = {"tasks": TaskSelection.training(config), **parts}
+    names = [item.name for item in dataclasses.fields(typing.cast("Any", settings))]
+    return settings(**{name: parts[name] if name in parts else getattr(config, name) for name in names})
 
 
 def identity(section: Any) -> Any:
@@ -229,8 +226,7 @@ def removed_values(section: str) -> dict[str, Any]:
 
 
 def without_added(tree: dict[str, Any], source: str) -> None:
-    """Remove from a tree of sections everything that `identity` added. Raise UsageError if a removed key has another
-    value than fingerprints hold."""
+    """Remove everything that `identity` added to a tree of sections. Raise UsageError if a removed key was changed."""
     for key, value in {**REMOVED_KEYS, **{f"{name}.{added}": None for name in tree for added in COMPUTED}}.items():
         *sections, name = key.split(".")
         section: Any = tree

@@ -132,6 +132,10 @@ class RouterConfig:
         """True if the trained routers read the verifier's scores."""
         return "verifier" in self.features
 
+    def num_samples(self, inference: InferenceConfig) -> int:
+        """Return the further samples of the small policy at each step that the features need."""
+        return inference.num_candidates if "samples" in self.features else 0
+
     @property
     def reads_cases(self) -> bool:
         """True if a router reads case support, so that its index is a job of the chain."""
@@ -190,9 +194,6 @@ class InferenceConfig:
     """Steps after which an episode is truncated, which counts as a failure."""
     max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY_KEY)
     """Longest action of the small policy, in tokens."""
-
-    def __post_init__(self) -> None:
-        check_fields("inference", self)
 
     def acting(self, samples: bool = False) -> InferenceConfig:
         """Return the fields that a rollout depends on: without `samples`, the sampling fields are greedy constants, to
@@ -276,8 +277,7 @@ class EvaluationConfig:
         return any(METHODS[name].asks_llm for name in self.played)
 
     def of_api_model(self) -> EvaluationConfig:
-        """Return the section without methods that a small model behind an API cannot play. Raises UsageError if none is
-        left."""
+        """Return the section without methods that an API model cannot play. Raises UsageError if none is left."""
         playable = [name for name in self.methods if name not in NOT_OF_AN_API]
         check(bool(playable), "evaluation.methods", "must name one that an API model can play", self.methods)
         return dataclasses.replace(self, methods=playable)

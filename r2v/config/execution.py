@@ -47,9 +47,6 @@ class RolloutConfig:
         """True if a stage's command plays blocks for another process."""
         return self.helpers == "join"
 
-    def __post_init__(self) -> None:
-        check_fields("rollout", self)
-
     def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
         """Return `workers` with `auto` resolved: for worlds that spend their time `waiting`, or that compute on `cpus`
         (None: this process's). Never more than conversations."""
@@ -111,6 +108,3 @@ class ServeConfig:
     """Longest silence within a reply. A reply as a whole has no limit."""
     drain_seconds: Positive = _runtime(120.0)
     """Seconds for which a reply is still read after its client has left, to learn its usage, else booked as unknown."""
-
-    def __post_init__(self) -> None:
-        check_fields("serve", self)

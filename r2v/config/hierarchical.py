@@ -32,8 +32,7 @@ UNKNOWN_TOKENS = 512
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 """Checkers by name; others are given as package.module:function."""
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
-_Hints = Annotated[int, Range(at_least=1, at_most=1000)]
-_Turns = Annotated[int, Range(at_least=1, at_most=1000)]
+_Few = Annotated[int, Range(at_least=1, at_most=1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ class GuidanceConfig:
 
     enabled: bool = True
     """false: no hints; the actor is only asked again, and no guidance is trained."""
-    hints: _Hints = 2
+    hints: _Few = 2
     """Hints per answer, each followed by an answer of its own."""
     baseline: Literal["loo", "value", "batch_mean"] = "loo"
     """Baseline of a hint's reward: loo: mean of the other hints to the same answer (leave one out); value: a learned
@@ -122,9 +121,6 @@ class KLConfig:
     guidance: NotNegative = 0.01
     """Coefficient at hints."""
 
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.kl", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig:
@@ -150,9 +146,6 @@ class CriticConfig:
     pessimistic: bool = False
     """Both Q heads use the smaller of the two next values as target (clipped double Q)."""
 
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.critic", self)
-
     @property
     def published(self) -> bool:
         """True if the encoder is a published one, loaded from files."""
@@ -168,9 +161,6 @@ class ReplayConfig:
     max_age: CountOrNone = 8
     """Updates of the guidance after which a transition is no longer sampled; terminal ones are always sampled."""
 
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.replay", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalConfig:
@@ -181,7 +171,7 @@ class HierarchicalConfig:
     start: Literal["model", "bc"] = "model"
     """Initial weights of both policies: policy.model_name unchanged, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
-    turns: _Turns = 2
+    turns: _Few = 2
     """Answers per problem; hints come between them. 1: no hints, plain reinforcement learning."""
     rewards: list[Annotated[float, Range()]] = field(default_factory=lambda: [0.0, 1.0])
     """Weights of the answers' scores in the actor's reward, first to last; none may be negative."""

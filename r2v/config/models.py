@@ -155,7 +155,11 @@ class TeacherConfig:
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         check_fields("teacher", self)
         object.__setattr__(self, "model", given_facts("teacher.model", self.model))
-        self._check_endpoint()
+        for name in ("base_url", "api_key_env"):
+            given = getattr(self, name) is not None
+            check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
+        if self.base_url is not None:
+            require_url("teacher.base_url", self.base_url, key_variable="teacher.api_key_env")
 
     def _serve(self) -> None:
         """Set provider, endpoint and prices of a served teacher: a self-hosted model without a bill."""
@@ -188,13 +192,6 @@ class TeacherConfig:
                 "verifier.mode=llm_judge: a judge needs an LLM; set teacher.provider to openai, anthropic or a "
                 "provider of your own"
             )
-
-    def _check_endpoint(self) -> None:
-        for name in ("base_url", "api_key_env"):
-            given = getattr(self, name) is not None
-            check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
-        if self.base_url is not None:
-            require_url("teacher.base_url", self.base_url, key_variable="teacher.api_key_env")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,9 +54,6 @@ class EnvConfig:
     options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY_KEY)
     """Keyword arguments of the benchmark's class."""
 
-    def __post_init__(self) -> None:
-        check_fields("env", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationSeeds:
@@ -68,7 +65,6 @@ class PerturbationSeeds:
     """Seeds for evaluation: the i-th evaluation seed plays under the i-th of these (cyclic)."""
 
     def __post_init__(self) -> None:
-        check_fields("data.perturbation_seeds", self)
         shared = sorted(set(self.train) & set(self.eval))
         check(not shared, "data.perturbation_seeds", "train and eval must be disjoint", f"shared {shared}")
 
@@ -91,9 +87,6 @@ class DataConfig:
     """Unit that the split keeps together: a task, or all tasks of a template."""
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
-    def __post_init__(self) -> None:
-        check_fields("data", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -107,9 +100,6 @@ class RunConfig:
     """Tags to find the run by."""
     notes: Annotated[str, Text(longest=10_000, empty=True, lines=True)] = field(default="", metadata=RUNTIME)
     """Free text for the run's manifest."""
-
-    def __post_init__(self) -> None:
-        check_fields("run", self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,9 +218,6 @@ class CandidatesConfig:
     num_folds: Annotated[int, Range(at_least=2, at_most=1000)] = 2
     """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
 
-    def __post_init__(self) -> None:
-        check_fields("candidates", self)
-
     def resolved(self, provider: str) -> CandidatesConfig:
         """Return the section with `continuation=auto` resolved for a teacher of this provider."""
         if self.continuation != "auto":
@@ -257,12 +254,8 @@ class PreferenceConfig:
     sft_weight: NotNegative = 0.2
     """Weight of the negative log-likelihood of the chosen action, added to the DPO loss."""
 
-    def __post_init__(self) -> None:
-        check_fields("preference", self)
-
     def pairing(self) -> PreferenceConfig:
-        """Return the fields that the pairs depend on; fields of training alone are set to constants, to keep them out
-        of the pairs' fingerprint."""
+        """Return the fields that pairs depend on; the others are constants, kept out of the pairs' fingerprint."""
         default = PreferenceConfig()
         return dataclasses.replace(
             self,

@@ -96,8 +96,6 @@ class Job:
     """Inputs that are done whenever `needs` are, so that the job need not wait for them."""
     enabled: Callable[[Config], bool] = lambda config: True
     """True for a configuration whose chain has the job."""
-    tells_readiness: bool = False
-    """True if paid jobs after it read the readiness in its summary first (`r2v.pipeline.ready`)."""
     optional: bool = False
     """True if jobs that read it run without it where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True

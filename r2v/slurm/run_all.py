@@ -242,8 +242,8 @@ def _submit_chain(
             left_out = {job(word).name for word in without} & existing.jobs.keys() - alive - _done(root, existing)
             jobs = {name: entry for name, entry in existing.jobs.items() if name not in left_out}
             earlier = {**existing.earlier, **{name: existing.history[name] for name in left_out}}
-            chain = replace(chain, created_at=existing.created_at, jobs=jobs, earlier=earlier)
-            chain = replace(chain, allow_env=_names(existing.allow_env, allow_env))
+            names = _names(existing.allow_env, allow_env)
+            chain = replace(chain, created_at=existing.created_at, jobs=jobs, earlier=earlier, allow_env=names)
         elif existing is not None:
             chain = replace(chain, earlier=existing.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=existing if marks else None)
@@ -370,11 +370,10 @@ def _sha(config: Config) -> str:
 
 
 def _new_chain(root: Path, config: Config) -> Chain:
-    name, benchmark, condition = places_of(config, root).name, config.env.benchmark, config.data.condition
     return Chain(
-        name=name,
-        benchmark=benchmark,
-        condition=condition,
+        name=places_of(config, root).name,
+        benchmark=config.env.benchmark,
+        condition=config.data.condition,
         config_sha=_sha(config),
         user=chains.account(),
         checkout=chains.checkout_id(root),

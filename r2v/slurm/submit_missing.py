@@ -157,8 +157,7 @@ def _place(script: str, sized_by: str, refusal: str) -> str:
 
 
 def check_request(resources: Resources) -> SubmitCheck:
-    """Test a header with `sbatch --test-only`. It is accepted if only downed nodes or a full queue stand against it,
-    since both pass."""
+    """Test a header with `sbatch --test-only`; downed nodes and a full queue pass, so that they refuse nothing."""
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )

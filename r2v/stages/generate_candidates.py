@@ -56,7 +56,6 @@ class CandidatesSettings:
             inference=config.inference.acting(),
             candidates=config.candidates.resolved(config.teacher.provider),
             preference=config.preference.pairing(),
-            tasks=c.TaskSelection.training(config),
         )
 
     @property

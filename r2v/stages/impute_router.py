@@ -66,7 +66,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         waves, told_of = engine(cfg.rollout, benchmark), tool_specs(_tools(work, "bc"))
         weights = work.inputs["bc"].file("final")
         slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
-    samples = cfg.inference.num_candidates if cfg.samples else 0
+    samples = cfg.router.num_samples(cfg.inference)
     cases = CaseIndex.load(work.inputs["case_support"].folder) if "case_support" in work.inputs else None
     extractor = FeatureExtractor(cfg.inference, slm=slm, num_samples=samples, cases=cases)
     inputs = {name: artifact.data_sha256 for name, artifact in work.inputs.items()}

@@ -41,6 +41,7 @@ from r2v.stages.verifier_training import (
 )
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
+from r2v.storage.integrity import CONFIGURATION
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -203,8 +204,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 
 def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExample]) -> Sequence[float | None]:
-    """Return the judge's score of each example, or None without one. Each request is paid once, and the likely cost is
-    logged before."""
+    """Return the judge's score of each example, or None; each request is paid once, the likely cost logged before."""
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.rollout.model_factory import Payer, judge_of
@@ -225,10 +225,6 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
 
 
 STAGE = Stage(version=2, settings=VerifierSettings, run=run)
-
-
-SETTINGS_FILE = "config.yaml"
-"""File of an artifact with the whole configuration that made it."""
 
 
 def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts: Path) -> TeacherConfig:
@@ -273,7 +269,7 @@ def _collected_by(run: RunManifest, artifacts: Path) -> TeacherConfig | None:
     """Return the teacher's settings of a run; None if it was no provider's model."""
     if run.imported or run.provider == "scripted":
         return None
-    path = artifacts / f"collect-{run.fingerprint}" / SETTINGS_FILE
+    path = artifacts / f"collect-{run.fingerprint}" / CONFIGURATION
     if not path.is_file():
         raise InputError(
             f"{path}: missing, so that it is not known how run {run.run_id} asked {run.model_name}; put it back, or "

@@ -121,8 +121,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def submission(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.submit` from a parsed `run_all` line. Raises UsageError for a line
-    without a benchmark."""
+    """Return the arguments of `r2v.slurm.run_all.submit` from a `run_all` line. Raises UsageError without benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
     names = ("benchmark", "config", "overrides", "without", "dry_run", "here", "take_over", *_SUBMITTED)
@@ -130,8 +129,7 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.resume` from a parsed `resume` line. Raises UsageError if it names no
-    chain."""
+    """Return the arguments of `r2v.slurm.run_all.resume` from a `resume` line. Raises UsageError if it has no chain."""
     return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
 
 
@@ -203,8 +201,7 @@ def _status(values: argparse.Namespace) -> int:
 
 
 def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
-    """Return the runs outside Slurm that a line names, or all of them, the newest last; without those whose name is
-    also a chain's."""
+    """Return the runs outside Slurm that a line names, or all, the newest last; not those with a chain's name."""
     from r2v.pipeline.local_run import local_runs
     from r2v.slurm.views.sources import names
 

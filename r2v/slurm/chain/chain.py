@@ -240,15 +240,13 @@ def parse_comment(text: str) -> JobComment | None:
     match = re.fullmatch(pattern, text.strip())
     if match is None:
         return None
-    own = (match[1] or "").strip()
-    attempt = int(match[6] or 1)
     return JobComment(
         name=match[2],
         job=match[3],
         sha=match[5],
         sentinel=bool(match[4]),
-        attempt=attempt,
-        own=own,
+        attempt=int(match[6] or 1),
+        own=(match[1] or "").strip(),
         submitter=match[7] or "",
     )
 

@@ -203,8 +203,7 @@ def sbatch(arguments: Sequence[str], script: str, *, recorded: Collection[str] =
 
 
 def _submitted(comment: str, recorded: Collection[str]) -> str | None:
-    """Return this user's newest job with this comment, ended or not, except `recorded` ids; None for none, or if squeue
-    does not answer."""
+    """Return this user's newest job with this comment, `recorded` ids left out; None for none, or without an answer."""
     try:
         rows = [row.id for row in queue(ended=True) if comment and row.comment == comment and row.id not in recorded]
     except EnvironmentFault:  # the caller searches again after a pause

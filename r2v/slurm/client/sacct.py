@@ -139,8 +139,7 @@ def is_alive(state: str) -> bool:
 
 
 def memory(text: str) -> int | None:
-    """Return the bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None if it is no
-    size."""
+    """Return the bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number: MB, as in --mem); None for none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
     if match is None:
         return None

@@ -105,8 +105,7 @@ def end_of(path: Path) -> str:
 
 
 def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> Chain:
-    """Return the chain with the failure recorded at its attempt, and the next attempt planned if the policy allows
-    one."""
+    """Return the chain with the failure recorded at its attempt, and the next attempt planned if it may have one."""
     had_gpus = bool((evidence.start or {}).get("gpus"))  # without one, a missing driver is no fault of a node
     if failure.kind == "machine" and evidence.nodes and had_gpus:
         remember(root, evidence.nodes, failure.line)

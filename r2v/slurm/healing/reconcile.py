@@ -286,8 +286,7 @@ def _give_up(now: Comparison, job: str, reason: str, *, everything: bool) -> Non
 
 
 def _retarget(now: Comparison) -> None:
-    """Make every pending job depend on the latest attempts of its needs. A job with a failed need that is not retried
-    stays as it is: blocked."""
+    """Make every pending job depend on its needs' latest attempts; one with a failed, unretried need stays blocked."""
     for job in now.jobs:
         entry = now.chain.jobs[job]
         row = now.rows.get(entry.latest.id) if entry.latest else None

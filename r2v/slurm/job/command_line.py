@@ -85,8 +85,7 @@ def _require(config: Config, row: Job, root: Path) -> None:
 
 
 def _own_attempt(config: Config, row: Job, root: Path) -> Artifact | None:
-    """Return the artifact of exactly this configuration if another one of the same name has replaced it where both
-    publish; None for none."""
+    """Return the artifact of exactly this configuration if another has replaced it where both publish; else None."""
     with suppress(InputError):  # an input was replaced as well
         read = {name: inputs.published(config, name, root) for name in row.inputs}
         return inputs.made_already(config, row, inputs.fingerprint_of(config, row, read), root)

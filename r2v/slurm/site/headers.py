@@ -78,8 +78,7 @@ class Resources:
 
 
 def read(path: Path, job: str = "") -> Resources:
-    """Return a script's header for this job. Raises UsageError naming file and line of an invalid directive, InputError
-    for a missing script."""
+    """Return a script's header for this job. Raises UsageError naming file and line, InputError without a script."""
     return parsed(path, printable(read_script(path)), job)
 
 

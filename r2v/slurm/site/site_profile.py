@@ -35,8 +35,7 @@ NONE = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class SiteProfile:
-    """The settings of one site. The maps hold directives by their long names; "" is a flag, None removes the directive
-    from the headers."""
+    """The settings of one site. Maps hold directives by long name; "" is a flag, None removes it from the headers."""
 
     base: str = NONE
     """The shipped profile that it extends."""

@@ -143,8 +143,7 @@ def _out_of_line(status: ChainStatus, root: Path) -> bool:
 
 
 def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attendant: str) -> JobStatus:
-    """Return the status of a pending job with its unfinished needs; blocked if one is broken. `jobs` holds the final
-    states of those before it."""
+    """Return a pending job's status with its unfinished needs; blocked if one of `jobs`, final before it, is broken."""
     needs = [need for need in chain.jobs[job.job].needs if need in jobs]
     if broken := [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]:
         return replace(job, state="blocked", words=f"keeps its place until {', '.join(broken)} can go on")

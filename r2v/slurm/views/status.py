@@ -82,8 +82,7 @@ def frames(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, int]]:
-    """Yield a screen of `--watch` and the exit code of `r2v status` at that moment, `every` seconds until no job is
-    active."""
+    """Yield a screen of `--watch` and the exit code of `r2v status` then, `every` seconds until no job is active."""
     sources, asked_at = settled(chain_names, root), clock()
     while True:
         now = clock()
