@@ -140,8 +140,7 @@ def add_allow_env(parser: argparse.ArgumentParser) -> None:
 
 
 def take_allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Remove --allow-env from a command line, up to `--`. Return the other words and the allowed variables. Raise
-    UsageError for an invalid variable name."""
+    """Take --allow-env (up to `--`) out of a command line: the other words, and the variables. Raise UsageError."""
     end = words.index("--") if "--" in words else len(words)
     others, allowed, at = list[str](), list[str](), 0
     while at < end:

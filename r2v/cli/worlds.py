@@ -87,8 +87,7 @@ def _check_env(arguments: argparse.Namespace) -> None:
 
 
 def _record(config: Config, benchmark: Benchmark) -> None:
-    """Record the task counts for commands that import nothing. A benchmark whose tasks cannot be split has none, which
-    the check reports."""
+    """Record task counts for commands that import nothing; tasks that cannot be split have none (the check says so)."""
     from r2v.pipeline.plan.recorded import record, recorded
 
     try:

@@ -107,12 +107,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields("", self)
-        check(
-            self.inference.max_new_tokens < self.policy.max_seq_len,
-            "policy.max_seq_len",
-            f"must be above inference.max_new_tokens={self.inference.max_new_tokens}, which are kept for the action",
-            self.policy.max_seq_len,
-        )
+        action, longest = self.inference.max_new_tokens, self.policy.max_seq_len
+        rule = f"must be above inference.max_new_tokens={action}, which are kept for the action"
+        check(action < longest, "policy.max_seq_len", rule, longest)
         if self.policy.is_api:
             check(not self.hierarchical.enabled, "hierarchical.enabled", "needs policy.provider=local", True)
             object.__setattr__(self, "evaluation", self.evaluation.of_api_model())
@@ -160,11 +157,11 @@ class TaskSelection:
 
 
 def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
-    """Return the settings of a stage: each field from `parts`, else the training tasks (`tasks`), else the
-    configuration's section of that name."""
-    parts = {"tasks": TaskSelection.training(config), **parts}
+    """Return a stage's settings: each field from `parts`, the training tasks (`tasks`), or the section of its name."""
     names = [item.name for item in dataclasses.fields(typing.cast("Any", settings))]
-    return settings(**{name: parts[name] if name in parts else getattr(config, name) for name in names})
+    if "tasks" in names:
+        parts.setdefault("tasks", TaskSelection.training(config))
+    return settings(**{name: getattr(config, name) for name in names if name not in parts}, **parts)
 
 
 def identity(section: Any) -> Any:

@@ -104,18 +104,10 @@ class RouterConfig:
         require_name("router.model", self.model, ROUTER_MODELS)
         _ = self.model_sha256  # raises for a missing module
         members("router.features", self.features, FEATURE_GROUPS)
-        check(
-            self.budget_over_small is None or not self.imputed,
-            "router.budget_over_small",
-            f"needs executed labels, not router.label={IMPUTED}",
-            self.budget_over_small,
-        )
-        check(
-            self.held_out_tasks is None or self.imputed,
-            "router.held_out_tasks",
-            f"belongs to router.label={IMPUTED}",
-            self.held_out_tasks,
-        )
+        over, rule = self.budget_over_small, f"needs executed labels, not router.label={IMPUTED}"
+        check(over is None or not self.imputed, "router.budget_over_small", rule, over)
+        held = self.held_out_tasks
+        check(held is None or self.imputed, "router.held_out_tasks", f"belongs to router.label={IMPUTED}", held)
 
     @functools.cached_property
     def model_sha256(self) -> str | None:
@@ -247,19 +239,11 @@ class EvaluationConfig:
         check_fields("evaluation", self)
         members("evaluation.methods", self.methods, METHODS)
         members("evaluation.conditions", self.conditions, CONDITIONS)
-        check(
-            bool(self.played),
-            "evaluation.oracle_tasks",
-            "leaves out the only method of evaluation.methods",
-            self.oracle_tasks,
-        )
+        rule = "leaves out the only method of evaluation.methods"
+        check(bool(self.played), "evaluation.oracle_tasks", rule, self.oracle_tasks)
         files = [operating_point(budget) for budget in self.budgets]
-        check(
-            len(set(files)) == len(files),
-            "evaluation.budgets",
-            "must differ in their first two decimals, by which files and rows are named",
-            self.budgets,
-        )
+        rule = "must differ in their first two decimals, by which files and rows are named"
+        check(len(set(files)) == len(files), "evaluation.budgets", rule, self.budgets)
 
     @property
     def played(self) -> list[str]:

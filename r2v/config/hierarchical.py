@@ -61,12 +61,9 @@ class ProblemsConfig:
     def __post_init__(self) -> None:
         check_fields("hierarchical.problems", self)
         require_name("hierarchical.problems.checker", self.checker, CHECKERS)
-        check(
-            self.path != TASK_PROBLEMS or self.checker == "auto",
-            "hierarchical.problems.checker",
-            "must be auto with problems.path=tasks, where an action is scored by playing it",
-            self.checker,
-        )
+        fits = self.path != TASK_PROBLEMS or self.checker == "auto"
+        rule = "must be auto with problems.path=tasks, where an action is scored by playing it"
+        check(fits, "hierarchical.problems.checker", rule, self.checker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +91,10 @@ class GuidanceConfig:
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.guidance", self)
-        check(
-            self.reward is None or is_dotted(self.reward),
-            "hierarchical.guidance.reward",
-            "must be a path package.module:function, or null for the improvement",
-            self.reward,
-        )
-        check(
-            self.baseline != "loo" or self.hints > 1,
-            "hierarchical.guidance.hints",
-            "must be 2 or more for baseline=loo, which compares them",
-            self.hints,
-        )
+        own, rule = self.reward, "must be a path package.module:function, or null for the improvement"
+        check(own is None or is_dotted(own), "hierarchical.guidance.reward", rule, own)
+        rule = "must be 2 or more for baseline=loo, which compares them"
+        check(self.baseline != "loo" or self.hints > 1, "hierarchical.guidance.hints", rule, self.hints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,38 +239,21 @@ class HierarchicalConfig:
 
     def __post_init__(self) -> None:
         check_fields("hierarchical", self)
-        check(
-            len(self.rewards) == self.turns,
-            "hierarchical.rewards",
-            f"needs one share per turn ({self.turns})",
-            self.rewards,
+        key, paid = "hierarchical.rewards", self.rewards
+        check(len(paid) == self.turns, key, f"needs one share per turn ({self.turns})", paid)
+        rule = (
+            "must not be negative (an actor that is rewarded for a wrong first answer learns to give one; improvement "
+            "is what the guidance is rewarded for)"
         )
-        check(
-            min(self.rewards) >= 0,
-            "hierarchical.rewards",
-            "must not be negative (an actor that is rewarded for a "
-            "wrong first answer learns to give one; improvement is what the guidance is rewarded for)",
-            self.rewards,
-        )
-        check(
-            self.turns > 1 or not self.guidance.enabled,
-            "hierarchical.turns",
-            "must be 2 or more with guidance, which stands between answers (or set guidance.enabled=false)",
-            self.turns,
-        )
-        check(
-            self.group > 1 or self.advantage not in ("rloo", "grpo"),
-            "hierarchical.group",
-            f"must be 2 or more for advantage={self.advantage}, which compares answers to the same problem",
-            self.group,
-        )
-        check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)
-        check(
-            self.updates == 1 or self.algorithm == "ppo",
-            "hierarchical.updates",
-            "above 1 needs hierarchical.algorithm=ppo",
-            self.updates,
-        )
+        check(min(paid) >= 0, key, rule, paid)
+        rule = "must be 2 or more with guidance, which stands between answers (or set guidance.enabled=false)"
+        check(self.turns > 1 or not self.guidance.enabled, "hierarchical.turns", rule, self.turns)
+        compares = self.advantage in ("rloo", "grpo")
+        rule = f"must be 2 or more for advantage={self.advantage}, which compares answers to the same problem"
+        check(self.group > 1 or not compares, "hierarchical.group", rule, self.group)
+        check(paid[-1] > 0, key, "must pay for the last answer", paid)
+        fits = self.updates == 1 or self.algorithm == "ppo"
+        check(fits, "hierarchical.updates", "above 1 needs hierarchical.algorithm=ppo", self.updates)
 
     @property
     def longest_answer(self) -> int:

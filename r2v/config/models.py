@@ -61,8 +61,7 @@ Asked = TypeVar("Asked", "TeacherConfig", "APIConfig")
 
 
 def _with_native_tools(endpoint: Asked) -> Asked:
-    """Return an endpoint that uses native tool calls. A self-hosted model, which the registry does not know, is assumed
-    to accept them."""
+    """Return an endpoint with native tool calls; a self-hosted model, not in the registry, is taken to have them."""
     model = endpoint.model if endpoint.base_url is None else {"tools": "everywhere", **endpoint.model}
     return replace(endpoint, actions="tools", model=model)
 
@@ -309,12 +308,8 @@ class PolicyConfig:
         check_fields("policy", self)
         self._check_api()
         hub = self.revision is None or self.model_name not in BUNDLED_NAMES
-        check(
-            hub,
-            "policy.revision",
-            f"belongs to a hub model, and policy.model_name={self.model_name} is bundled",
-            self.revision,
-        )
+        rule = f"belongs to a hub model, and policy.model_name={self.model_name} is bundled"
+        check(hub, "policy.revision", rule, self.revision)
         if self.engine_verifier:
             check(self.engine == VLLM, "policy.engine_verifier", "needs policy.engine=vllm", self.engine_verifier)
             fits = self.engine_memory <= _BOTH_SERVERS

@@ -176,12 +176,9 @@ class PerturbationsConfig:
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
         for name in WITHOUT_SEVERITY:
             # Its default stays a part of fingerprints, so that those of earlier artifacts hold.
-            check(
-                getattr(self, name).severity == _NO_SEVERITY,
-                f"perturbations.{name}.severity",
-                f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob",
-                getattr(self, name).severity,
-            )
+            key, severity = f"perturbations.{name}.severity", getattr(self, name).severity
+            rule = f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob"
+            check(severity == _NO_SEVERITY, key, rule, severity)
         for name, mode in self.modes.items():
             self._require_mode(name, mode)
 
@@ -195,12 +192,9 @@ class PerturbationsConfig:
         allowed, severity = MODES[name], getattr(self, name).severity
         check(mode in allowed, f"perturbations.modes.{name}", f"must be one of {', '.join(allowed)}", mode)
         fails_to_the_end = name in ("tool_error", "tool_timeout") and mode == "explicit_permanent"
-        check(
-            not fails_to_the_end or severity == _NO_SEVERITY,
-            f"perturbations.{name}.severity",
-            f"changes nothing with perturbations.modes.{name}={mode}: failures last to the end; leave it out",
-            severity,
-        )
+        rule = f"changes nothing with perturbations.modes.{name}={mode}: failures last to the end; leave it out"
+        fits = not fails_to_the_end or severity == _NO_SEVERITY
+        check(fits, f"perturbations.{name}.severity", rule, severity)
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
@@ -234,9 +228,5 @@ class PerturbConfig:
     def __post_init__(self) -> None:
         check_fields("perturb", self)
         members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll", "replace"))
-        check(
-            self.include_clean or bool(self.constructions),
-            "perturb.constructions",
-            "must not be empty with perturb.include_clean=false: no episode would be left",
-            self.constructions,
-        )
+        made, rule = self.constructions, "must not be empty with perturb.include_clean=false: no episode would be left"
+        check(self.include_clean or bool(made), "perturb.constructions", rule, made)

@@ -153,13 +153,10 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
     names |= {name for name in attempts if name.rpartition("-")[0] in runs}
     for name, folder in attempts.items():
         elsewhere = (link for link in places_elsewhere(folder) if link.is_symlink())
-        if _held(folder) or any(link.resolve() == folder.resolve() for link in elsewhere):
+        held = holder(folder.with_name(f"{folder.name}.lease")) is not None
+        if held or any(link.resolve() == folder.resolve() for link in elsewhere):
             names.add(name)
     return names
-
-
-def _held(folder: Path) -> bool:
-    return holder(folder.with_name(f"{folder.name}.lease")) is not None
 
 
 def _outside(room: Path) -> Iterator[Path]:

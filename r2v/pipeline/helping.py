@@ -4,8 +4,7 @@
     r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=4      # and four of them on this machine
 
 A helper finds the attempt of its configuration and inputs, leases blocks as the stage does (`r2v.rollout.work_queue`),
-writes only plays into the episode cache, and exits with 0 when no block is left. The result is the same where a helper
-is killed or never starts.
+writes only plays into the episode cache, and exits with 0 when no block is left. A killed helper changes no result.
 """
 
 from __future__ import annotations

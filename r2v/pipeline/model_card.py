@@ -1,8 +1,7 @@
 """Model card: a bundle's README.md, in the format of the Hugging Face hub.
 
 Its table is the main table of the evaluation, as executed: success rates with their intervals, the share of LLM steps
-and the cost of an episode. Nothing on the card is an estimate. The card of an imputed router has no such table, and
-a paragraph on that.
+and the cost of an episode. Nothing on the card is an estimate. That of an imputed router says why it has none.
 """
 
 from __future__ import annotations

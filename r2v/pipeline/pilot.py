@@ -4,8 +4,7 @@
     print("\\n".join(outcome.lines))   # outcome.page has the same text
 
 A pilot is made like a stage, so that a stopped one resumes, and is paid by its pipeline; no other stage reads it. The
-pilot of an agent runs the agent's command on each task with the small model, then with the large one; success is
-decided as in `r2v record`.
+pilot of an agent runs its command on each task with both models; success is decided as in `r2v record`.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
 
 def is_uncapped(teacher: TeacherConfig, endpoints: Sequence[TeacherConfig], root: Path) -> bool:
     """True if one of these endpoints charges and neither the pipeline nor the project has a cap. A server on this
-    machine needs none, after a warning: its prices are the user's own, for comparison. A gateway elsewhere may be
-    billed."""
+    machine needs none, after a warning: its prices are for comparison. A gateway elsewhere may be billed."""
     if teacher.max_usd is not None or teacher.project_max_usd is not None:
         return False
     urls = [endpoint.base_url or "" for endpoint in endpoints if charges(endpoint)]

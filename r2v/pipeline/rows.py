@@ -116,8 +116,7 @@ class Job:
     remakes: str = ""
     """Job up to which it makes the chain again under each configuration of `Stage.chains`."""
     imputed: tuple[str, ...] | None = None
-    """Inputs with imputed router labels (router.label=imputed); None for a job that executes something, which the chain
-    then skips."""
+    """Inputs with router.label=imputed; None for a job that executes something, which the chain then skips."""
     imputed_parts: str = ""
     """`parts` with imputed labels of a small model behind an API."""
 

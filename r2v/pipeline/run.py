@@ -287,8 +287,7 @@ def _engine_of(sections: Any) -> dict[str, Any]:
 
 
 def _whole(config: Config, row: Job, key: str, root: Path) -> tuple[Artifact | None, bool]:
-    """Return a job's finished artifact if its hashes hold, and whether a damaged one is there. Files that do not belong
-    to it are set aside first."""
+    """Return a job's finished artifact if its hashes hold, and True if a damaged one is there; set strays aside."""
     try:
         return made_already(config, row, key, root), False
     except Stray as error:

@@ -141,7 +141,10 @@ def resume(
         require_configuration(root, before)
         path = chains.folder(root, name) / "config.yaml"
         old, new = load(path), load(path, overrides)
-        _print_differences(old, new)
+        before_change, after_change = flat(asdict(old)), flat(asdict(new))
+        for key in sorted(before_change.keys() | after_change.keys()):
+            if before_change.get(key) != after_change.get(key):
+                print(f"{key}: {before_change.get(key)} -> {after_change.get(key)}")
         absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
         steps = _planned(new, _config_words(path, overrides), start, absent, root)
         rows = client.queue(name, root)
@@ -168,8 +171,7 @@ def resume(
 
 
 def cancel(*, name: str, root: Path = Path()) -> int:
-    """Cancel every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. Stages
-    that other chains wait for go on."""
+    """Cancel a chain's jobs, sentinels and helpers too, but not stages that others wait for; returns an exit code."""
     with sharing(root), chains.lock(root, name, wait=60.0):  # a reconciliation may hold it for many Slurm calls
         chain = replace(chains.read(root, name), cancelled=chains.now())
         chains.write(root, chain)
@@ -390,13 +392,6 @@ def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: 
     print("\n".join(estimate_lines(config, {name: resources[name] for name in due}, root)))
     if refused:
         raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {SCRIPTS}, see `r2v doctor`")
-
-
-def _print_differences(old: Config, new: Config) -> None:
-    before, after = flat(asdict(old)), flat(asdict(new))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            print(f"{key}: {before.get(key)} -> {after.get(key)}")
 
 
 def _print_outcome(

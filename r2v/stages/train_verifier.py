@@ -6,8 +6,7 @@ Labels (`verifier.label_sources`) come from executed corruptions: on training ta
 steps of the teacher, who then plays to the end. `auto` takes them where worlds fork and a scripted expert makes that
 free, else recorded outcomes. `[td]` smooths recorded outcomes by the values of verifiers of other tasks; `[consensus]`
 takes executed labels that a judge confirms. With `verifier.mode=llm_judge` the teacher's model judges recorded steps
-and plausible wrong ones through its provider, and the head learns its scores: later stages ask the head, never the
-judge.
+and plausible wrong ones through its provider, and the head learns its scores: later stages ask the head alone.
 
 One more verifier per fold is trained without that fold's tasks, so that candidates are scored by a verifier that has
 not seen their task. Each verifier has its own checkpoints, from which an interrupted run resumes. With several GPUs (or

@@ -275,8 +275,7 @@ def _print_log(path: Path, *, errors: bool) -> None:
 
 
 def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
-    """Return the local run and stage of the log that a line names: NAME STAGE, or STAGE of the newest run if no chain
-    exists; None without such a log."""
+    """Return the local run and stage of a log: NAME STAGE, or STAGE of the newest run without chains; None for none."""
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views.logs import NUMBERS
     from r2v.slurm.views.sources import names

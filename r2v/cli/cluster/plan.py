@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,28 +120,17 @@ def run(values: argparse.Namespace) -> None:
     return _run_stage(values) if values.stage else _run_all_stages(values)
 
 
-@contextmanager
-def _lookup() -> Iterator[tuple[Measure, Lookup]]:
-    """Yield the measuring function, which uses a child process, and the lookup that reads stored measurements first."""
-    from r2v.memory.store import Measuring, measurement
-
-    with Measuring() as measure:
-        yield measure, partial(measurement, measure=measure)
-
-
 def _config(values: argparse.Namespace) -> Config:
     from r2v.memory.profile_of_model import configured
 
-    return configured(values.config, _overrides(values))
-
-
-def _overrides(values: argparse.Namespace) -> list[str]:
-    return [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
+    model = [f"policy.model_name={values.model}"] if values.model else []
+    return configured(values.config, [*values.overrides, *model])
 
 
 def _run_all_stages(values: argparse.Namespace) -> None:
     """Print the tables of memory and time of all stages of a configuration."""
     from r2v.memory.stage_table import as_json, plan_stages, stages_report
+    from r2v.memory.store import Measuring, measurement
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
     from r2v.pipeline.plan.benchmark_facts import facts_here
@@ -159,7 +146,8 @@ def _run_all_stages(values: argparse.Namespace) -> None:
     except UsageError as error:  # without the benchmark installed, the memory plan still holds
         times = [f"no times: {error}"]
     machines |= {item.name: _machine(values, item.allotted.gpus, item.allotted.card) for item in jobs}
-    with _lookup() as (measure, lookup):
+    with Measuring() as measure:  # in a child process; stored measurements come first
+        lookup = partial(measurement, measure=measure)
         code = {row.name: row.memory for row in rows}
         stages = plan_stages(
             config, {name: (code[name], machine) for name, machine in machines.items()}, measure, lookup
@@ -191,8 +179,10 @@ def _run_stage(values: argparse.Namespace) -> None:
     from r2v.memory.configured import acting_job
     from r2v.memory.planner.acting import plan_acting
     from r2v.memory.report import as_json, report, verdict
+    from r2v.memory.store import Measuring, measurement
 
-    with _lookup() as (measure, lookup):
+    with Measuring() as measure:
+        lookup = partial(measurement, measure=measure)
         if values.stage in get_args(StageName):
             planned = _plan_training(values, measure, lookup)
         else:

@@ -123,7 +123,8 @@ def _job(
     against = word if word in ("all", "self") else _priced(model_agent(word), settings)
     if settings.num_agents is not None and against != "all":
         raise UsageError(f"num_agents with --against {arguments.against}: the number of arms decides")
-    count = settings.num_agents or _default_num_agents(mode, len(design_arms))
+    # The modes other than standard score the secrets held at the end: between two agents there is only one to hold.
+    count = settings.num_agents or max(len(design_arms), 2 if mode is GameMode.STANDARD else 4)
     if count < len(design_arms):
         raise UsageError(f"num_agents={count}: fewer than the {len(design_arms)} arms")
     agents, pairs = agents_of(seats_of(design_arms, against, count)), pairs_of(len(design_arms), against)
@@ -149,7 +150,13 @@ def _job(
 
 
 def _models(arguments: argparse.Namespace, settings: GameSettings) -> list[ModelAgent]:
-    names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), settings.compare)
+    names = arguments.models
+    if not names:
+        service, providers = getattr(arguments, "batch_service", "auto"), ("openai", "anthropic")
+        openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
+        of_provider = anthropic if service.startswith("anthropic") else openai
+        every = of_provider if service.startswith(providers) else openai + anthropic
+        names = every if settings.compare else of_provider[:1]
     return [_priced(model_agent(name), settings) for name in names]
 
 
@@ -225,20 +232,6 @@ def _judge(arguments: argparse.Namespace) -> None:
         f"({rate['unread']} without a verdict), sensitivity {rate['sensitivity']['value']:.2f}, specificity "
         f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
-
-
-def _default_models(service: str, compare: bool) -> list[str]:
-    """Return the models that play if none is named."""
-    openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
-    of_provider = anthropic if service.startswith("anthropic") else openai
-    if not compare:
-        return of_provider[:1]
-    return of_provider if service.startswith(("openai", "anthropic")) else openai + anthropic
-
-
-def _default_num_agents(mode: GameMode, num_arms: int) -> int:
-    # The other modes score the secrets held at the end: between two agents there is only one to hold.
-    return max(num_arms, 2 if mode is GameMode.STANDARD else 4)
 
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:

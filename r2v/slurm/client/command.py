@@ -224,8 +224,7 @@ def ask(command: Sequence[str], stdin: str | None = None) -> subprocess.Complete
 
 
 def once(command: Sequence[str], stdin: str | None = None) -> str:
-    """Return the output of a command after one try. Raises SlurmRefused with Slurm's error, NoAnswer without an answer,
-    NoSlurm if no Slurm is configured here."""
+    """Return a command's output after one try. Raises SlurmRefused, NoAnswer, or NoSlurm without a configured Slurm."""
     done = run(command, stdin)
     if done.returncode == 0:
         return done.stdout

@@ -35,8 +35,7 @@ ALIVE = (
     "STAGE_OUT",
     "STOPPED",
 )
-"""States of a job that has not ended. A state in neither list, such as REVOKED, counts as ended, so that no chain waits
-for it."""
+"""States of a job that has not ended. One in neither list, such as REVOKED, counts as ended: no chain waits for it."""
 
 FIELDS = (
     "JobID",

@@ -59,8 +59,7 @@ class StageScript(SlurmExecutor):
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
     """Submit a planned attempt that depends on the Slurm jobs `waits`, none of which may have ended; returns its id.
-    Bad nodes are excluded unless Slurm has no others for it. Raises SlurmRefused with Slurm's reason, NoSlurm. The
-    chain is not changed."""
+    Bad nodes are excluded unless Slurm has no others for it. Raises SlurmRefused, NoSlurm. Leaves the chain alone."""
     avoiding = without_bad(root, planned.resources)
     try:
         return _submit_stage(root, chain, job, avoiding, planned.overrides, waits)

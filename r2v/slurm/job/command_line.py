@@ -53,8 +53,7 @@ def made_by(words: Sequence[str]) -> tuple[str, ...]:
 
 def missing_output(words: Sequence[str], root: Path = Path()) -> str | None:
     """Return the first missing output of a command that exited with 0: a published artifact, a file in its manifest, or
-    an output that its row guarantees; None if all exist. A command with its own `--output` is not checked: it publishes
-    nothing."""
+    an output that its row guarantees; None if all exist. One with its own `--output` is not checked."""
     if "--output" in words:
         return None
     config = config_of(words)

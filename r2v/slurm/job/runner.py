@@ -77,7 +77,13 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
         logger.info("r2v job was done before this restart: job=%s stage=%s", id_, job_start.job)
         return 0
     _greet(job_start)
-    if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
+    try:
+        _require_sound_configuration(words, root, name)
+        if node_count() > 1:
+            from r2v.slurm.job.command_line import require_allocation_used
+
+            require_allocation_used(words)
+    except (InputError, UsageError) as damage:
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     if job is not None and id_ and (now := _chain(root, name)) is not None and id_ not in now.slurm_ids:
@@ -214,33 +220,17 @@ def _chain(root: Path, name: str) -> chains.Chain | None:
         return None
 
 
-def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
-    """Return the error of a damaged configuration of the chain, if this job reads it, after `_LOOKS` reads."""
-    damage = None
-    for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
-        chain = _chain(root, name)
-        if chain is None:
-            return None
+def _require_sound_configuration(words: Sequence[str], root: Path, name: str) -> None:
+    """Raise InputError if the chain's configuration is damaged, and this job reads it, after `_LOOKS` reads."""
+    for look in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
+        if (chain := _chain(root, name)) is None:
+            return
         try:
-            require_configuration(root, chain)
-            return None
-        except InputError as error:
-            damage = error
+            return require_configuration(root, chain)
+        except InputError:
+            if look + 1 == _LOOKS:
+                raise
         time.sleep(1.0)
-    return damage
-
-
-def _idle_nodes(words: Sequence[str]) -> UsageError | None:
-    """Return the error of a job with more nodes than its command uses; None for none."""
-    if node_count() == 1:
-        return None
-    from r2v.slurm.job.command_line import require_allocation_used
-
-    try:
-        require_allocation_used(words)
-    except UsageError as error:
-        return error
-    return None
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:

@@ -92,7 +92,9 @@ def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[st
         for name, job in chain.jobs.items()
     }
     attendant = _attendant(chain, jobs.values(), root)
-    helpers = _helpers(chain.name, slurm, root)
+    helpers: dict[str, Counter[str]] = {}
+    for row in client.of_chain((slurm.queue or {}).values(), chain.name, root, mark=client.HELPERS_MARK):
+        helpers.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
     for name, job in jobs.items():
         if attendant and job.state == "failed" and job.unanswered:
             job = replace(job, state="healing", words=f"{job.words}; {attendant} is at it")
@@ -203,14 +205,6 @@ def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
     if chain.cancelled or not undone:
         return ""
     return str(holder(chains.folder(root, chain.name) / "chain.lease") or "")
-
-
-def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
-    """Return by job the number of its queued helpers, by Slurm's state."""
-    counts: dict[str, Counter[str]] = {}
-    for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
-        counts.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
-    return counts
 
 
 def _of_owner(name: str, job: ChainJob, others: Mapping[str, ChainFiles], slurm: SlurmSnapshot) -> JobStatus:
