@@ -111,7 +111,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> None:
     for item in rows:
         name = item.name
         inputs = {need: artifacts[need] if need in artifacts else published(config, need) for need in item.inputs}
-        if row.helped and config.rollout.is_helper:
+        if row.helped and config.rollout.helpers == "join":
             help_job(config, item, inputs)
             continue
         output: Path | None = arguments.output if row.output else None

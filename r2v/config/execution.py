@@ -42,11 +42,6 @@ class RolloutConfig:
     provider batches uses none. join: the command is itself a helper of the process that makes the result, and ends when
     no block is left."""
 
-    @property
-    def is_helper(self) -> bool:
-        """True if a stage's command plays blocks for another process."""
-        return self.helpers == "join"
-
     def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
         """Return `workers` with `auto` resolved: for worlds that spend their time `waiting`, or that compute on `cpus`
         (None: this process's). Never more than conversations."""

@@ -88,6 +88,9 @@ def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
 
 def require_possible(sections: Any) -> None:
     """Raise UsageError where a stage cannot run under these settings on any machine."""
+    if hasattr(sections, "phase"):  # it trains weights
+        sections.policy.require_trainable()
+        sections.phase.require_optimizer()
     if hasattr(sections, "require_possible"):
         sections.require_possible()
     require_policy(sections)

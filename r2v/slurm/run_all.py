@@ -102,7 +102,9 @@ def submit(
         return 0
     refused = list[R2VError]()
     for loaded, steps in zip(configs, plans, strict=True):
-        with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
+        existing = chains.find(root, places_of(loaded, root).name)
+        recorded = existing.allow_env if existing is not None and existing.config_sha == _sha(loaded) else ()
+        with keys.also_allowed([*allow_env, *recorded]):
             try:
                 require_worlds(loaded, [step.job for step in steps])
                 require_cap(loaded, [step.job for step in steps], root)
@@ -324,12 +326,6 @@ def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[
         for change in changes(own.directives, requests_by_job[name].directives):
             logger.info("size learned by healing applied: job=%s change=%s", name, change)
     return requests_by_job
-
-
-def _recorded_names(root: Path, config: Config) -> tuple[str, ...]:
-    """Return the variables that this configuration's chain may send as keys; () if its chain has another one."""
-    existing = chains.find(root, places_of(config, root).name)
-    return existing.allow_env if existing is not None and existing.config_sha == _sha(config) else ()
 
 
 def _names(*groups: Sequence[str]) -> tuple[str, ...]:

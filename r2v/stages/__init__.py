@@ -3,8 +3,8 @@
 A stage is a value: `Stage(version, settings, run)`. `settings` is a dataclass whose fields are the configuration
 sections that the stage reads, all that it depends on, and so its fingerprint. A stage that reads part of a section
 picks it in a classmethod `of(config)` (`r2v.config.sections_of`); one that cannot run under every configuration refuses
-it in `require_possible()`, which is called before any stage of a run begins. `run(settings, work)` reads `work.inputs`,
-writes into `work.folder` and puts its figures into `work.summary`.
+it in `require_possible()`. That is called before any stage of a run begins, as are the checks of a training `phase`.
+`run(settings, work)` reads `work.inputs`, writes into `work.folder` and puts its figures into `work.summary`.
 Stage modules import nothing heavy at the top: planning and status load them on login nodes.
 """
 

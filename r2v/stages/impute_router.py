@@ -244,8 +244,7 @@ def _score(model: RouterModel, row: FeatureRow) -> float:
 
 
 def _tau(model: RouterModel, budget: float, rows: Sequence[FeatureRow]) -> float:
-    steps = [(_score(model, row), not row.disagrees) for row in rows]
-    return float(placed_on_records(steps, budget)["tau"] or 0.0)
+    return float(_placed(model, rows, budget)["tau"] or 0.0)
 
 
 def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> dict[str, float | None]:

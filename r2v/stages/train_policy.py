@@ -64,11 +64,6 @@ class BCSettings:
     needs_world: ClassVar = False
     """The tools were recorded with the data; only data of an earlier R2V needs a fresh world for them."""
 
-    def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
-
     @classmethod
     def of(cls, config: c.Config) -> BCSettings:
         """Return the part of a configuration that cloning reads."""
@@ -102,9 +97,7 @@ class PreferenceSettings:
     """False for its tools; `acting` has the world of the comparison."""
 
     def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, not by this optimizer, or an unplayable world."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
+        """Raise UsageError for a world of the comparison that cannot be played."""
         if self.acting is not None:
             require_playable(self.acting.env.benchmark, self.acting.env.options)
 

@@ -60,11 +60,6 @@ class VerifierSettings:
     prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
     """`PolicyConfig.prompt_version`."""
 
-    def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
-
     def require_anew(self) -> None:
         """Raise UsageError for a judge that would be the teacher of a collection by the scripted expert."""
         if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):

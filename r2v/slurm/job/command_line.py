@@ -45,7 +45,8 @@ def made_by(words: Sequence[str]) -> tuple[str, ...]:
     name = words[0]
     if name == RUN:
         start = next(iter(_after(words, "--from")), None)
-        return tuple(row.name for row in graph.selection(config_of(words), start=start, without=_without(words))[0])
+        rows, _ = graph.selection(config_of(words), start=start, without=_after(words, "--without"))
+        return tuple(row.name for row in rows)
     phase = _after(words, "--stage")
     selected = tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
     return graph.possible(config_of(words), selected)
@@ -118,10 +119,6 @@ def _idle(name: str) -> str:
         f"{name} works on one and the others would stand idle; set --nodes=1 --ntasks=1 in its header. What trains on "
         f"several: {spread}; what plays takes helpers (#R2V {name} --helpers=N)"
     )
-
-
-def _without(words: Sequence[str]) -> list[str]:
-    return _after(words, "--without")
 
 
 def _after(words: Sequence[str], option: str) -> list[str]:
