@@ -96,19 +96,16 @@ def act(arguments: argparse.Namespace) -> None:
         models=arguments.models,
     )
     with emulator:
-        _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)
+        openai_url, anthropic_url = emulator.openai_url, emulator.anthropic_url
+        print(
+            f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {emulator.ledger_path}\n\n"
+            f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
+            f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
+            flush=True,
+        )
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
         print(bill_line(emulator.ledger()), flush=True)
-
-
-def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
-    print(
-        f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {ledger}\n\n"
-        f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
-        f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
-        flush=True,
-    )
 
 
 def bill_line(statement: Statement) -> str:
