@@ -1,10 +1,5 @@
 """Comparison of an experiment's settings: means with intervals, paired tests and the best, as a table and files.
 
-    comparison = compare(folder)
-    print("\\n".join(comparison_lines(comparison)))
-    write_comparison(folder / "comparison", comparison)      # comparison.csv, comparison.tex, comparison.png
-    print("\\n".join(difference_lines(folder, "run_003", "run_007")))      # of two runs: configurations and figures
-
 A setting is a point without its seed. Its interval is Student's over two or more seeds; for one seed the bootstrap over
 the units of `outcomes.csv` (tasks), or none without that file. Each setting is tested against the reference in pairs:
 by shared units, averaged over seeds, or else by shared seeds. The reference is the best setting unless one is named, so

@@ -129,7 +129,7 @@ def _config(values: argparse.Namespace) -> Config:
 
 def _run_all_stages(values: argparse.Namespace) -> None:
     """Print the tables of memory and time of all stages of a configuration."""
-    from r2v.memory.stage_table import as_json, plan_stages, stages_report
+    from r2v.memory.report import plan_stages, stages_as_json, stages_report
     from r2v.memory.store import Measuring, measurement
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
@@ -154,7 +154,11 @@ def _run_all_stages(values: argparse.Namespace) -> None:
         )
         report = stages_report(config, stages)
     refused = [stage.stage for stage in stages if not stage.fits]
-    as_values = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(item) for item in jobs]}
+    as_values = {
+        "stages": stages_as_json(stages),
+        "fits": not refused,
+        "jobs": [dry_run.as_json(item) for item in jobs],
+    }
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
     _print(values, [*report, *times], as_values, refusal if refused else "")
 
