@@ -26,12 +26,12 @@ TRACEBACK = "R2V_TRACEBACK"
 ISSUES = "https://github.com/r2v-agent/r2v/issues"
 
 
-def guarded(act: Callable[[], int]) -> int:
-    """Run a command; returns its exit code, or that of its error, which is logged in one line."""
+def guarded(act: Callable[[], int | None]) -> int:
+    """Run a command; returns its exit code (None: 0), or that of its error, which is logged in one line."""
     with filtered_streams():
         setup()
         try:
-            return act()
+            return act() or 0
         except KeyboardInterrupt:
             logger.error("r2v: interrupted; the same command continues where this one stopped")
             return Interrupted.exit_code

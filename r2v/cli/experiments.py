@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_word, add_words, runs_code, sends_keys, whole
-from r2v.constraints import Range
+from r2v.cli.options import Parser, add_word, add_words, whole
 from r2v.errors import InputError, UsageError
 
 _ABOUT = {
@@ -26,7 +25,6 @@ FLAGS = tuple(_ABOUT)
 """Flags passed on to the runs of a simulation."""
 _RUN_OPTIONS = ("resume", "limit", "slots", "fresh", "lost", "allow_spec_change", "slurm")
 """Options of `run` that are fields of `RunOptions`."""
-_COUNT = Range(at_least=1, at_most=100_000)
 _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newest)"
 
 
@@ -46,8 +44,7 @@ def _add_run(words: Any) -> None:
         "--exp", type=Path, required=True, metavar="FILE", help="the specification, in configs/experiments"
     )
     _add_run_options(run)
-    sends_keys(run)
-    runs_code(run)
+    run.set_defaults(sends_keys=True, runs_code=True)
     run.add_argument(
         "--dry-run", action="store_true", help="print the points, their number and their cost; run nothing"
     )
@@ -60,7 +57,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="resume the pending and failed runs of the newest experiment of this name (default: a new experiment)",
     )
     parser.add_argument(
-        "--limit", type=whole(_COUNT), metavar="N", help="start at most N runs now (default: all of them)"
+        "--limit", type=whole(1, 100_000), metavar="N", help="start at most N runs now (default: all of them)"
     )
     parser.add_argument(
         "--slots",
@@ -72,7 +69,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm",
         nargs="?",
-        type=whole(_COUNT),
+        type=whole(1, 100_000),
         const=50,
         metavar="N",
         help="submit each point to Slurm, as a chain or a job, at most N of them in the queue at once; without N: 50 "
@@ -96,7 +93,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _slots(text: str) -> int | str:
-    return text if text == "auto" else whole(Range(at_least=1, at_most=1000))(text)
+    return text if text == "auto" else whole(1, 1000)(text)
 
 
 def _add_background(words: Any) -> None:
@@ -117,7 +114,7 @@ def _add_background(words: Any) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="name of a command in the list (default: its program)")
     _add_flags(parser)
-    sends_keys(parser)
+    parser.set_defaults(sends_keys=True)
     parser.add_argument(
         "command",
         nargs="*",
@@ -154,8 +151,7 @@ def _add_point(words: Any) -> None:
     _add_flags(simulate)
     point = add_word(words, "point", "execute one run of an experiment over a stage", _point)
     _add_point_files(point)
-    sends_keys(point)
-    runs_code(point)
+    point.set_defaults(sends_keys=True, runs_code=True)
     point.add_argument("stage", metavar="STAGE", help="the stage to make, with everything it depends on")
 
 
@@ -168,7 +164,7 @@ def _flags(values: argparse.Namespace) -> tuple[str, ...]:
     return tuple(flag for flag in FLAGS if getattr(values, flag.removeprefix("--")))
 
 
-def _run(values: argparse.Namespace) -> int:
+def _run(values: argparse.Namespace) -> None:
     from r2v.experiments.schedule.opening import RunOptions
     from r2v.experiments.schedule.orchestrator import run_experiment
 
@@ -179,27 +175,25 @@ def _run(values: argparse.Namespace) -> int:
 
         spec = read_spec(values.exp)
         print("\n".join(dry_run_lines(spec, expand(spec))))
-        return 0
+        return
     options = RunOptions(flags=_flags(values), **{name: getattr(values, name) for name in _RUN_OPTIONS})
     if values.slurm is not None and values.slots != 1:
         raise UsageError(f"--slots {values.slots}: is for runs on this machine; --slurm N limits the jobs in the queue")
     run_experiment(values.exp, options)
-    return 0
 
 
-def _background(values: argparse.Namespace) -> int:
+def _background(values: argparse.Namespace) -> None:
     from r2v.experiments.schedule import background
     from r2v.experiments.schedule.slurm_runs import cancel_newest
 
     if values.list:
-        print("\n".join(background.lines()))
-        return 0
+        return print("\n".join(background.lines()))
     if values.stop is not None:
         run = background.named(values.stop)
         print(f"{run.id}: {'stopped' if background.stop(run) else f'had ended already ({run.state})'}")
         if run.spec is not None and (count := cancel_newest(run.name)):
             print(f"{run.name}: {count} runs cancelled in Slurm's queue")
-        return 0
+        return
     if values.experiment is not None:
         launched = _launch_experiment(values)
     elif values.command:
@@ -207,7 +201,6 @@ def _background(values: argparse.Namespace) -> int:
     else:
         raise UsageError("background needs --experiment FILE, --list, --stop RUN, or -- and a command")
     print(f"{launched.id}: started (pid {launched.owner.pid}); tail -f {launched.folder / background.NOHUP_LOG}")
-    return 0
 
 
 def _launch_experiment(values: argparse.Namespace) -> Any:
@@ -232,22 +225,20 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
     return background.launch([*words, *values.command, *allowed_words()], name=spec.name, spec=spec.path)
 
 
-def _list(values: argparse.Namespace) -> int:
+def _list(values: argparse.Namespace) -> None:
     from r2v.experiments.views import list_lines
 
     print("\n".join(list_lines()))
-    return 0
 
 
-def _status(values: argparse.Namespace) -> int:
+def _status(values: argparse.Namespace) -> None:
     from r2v.experiments.records import chosen
     from r2v.experiments.views import status_lines
 
     print("\n".join(status_lines(chosen(values.experiment))))
-    return 0
 
 
-def _compare(values: argparse.Namespace) -> int:
+def _compare(values: argparse.Namespace) -> None:
     from r2v.experiments.compare import compare, comparison_lines, write_comparison
     from r2v.experiments.records import chosen
 
@@ -255,27 +246,24 @@ def _compare(values: argparse.Namespace) -> int:
     comparison = compare(folder, values.metric, values.reference)
     print("\n".join(comparison_lines(comparison)))
     print("\n".join(str(path) for path in write_comparison(folder / "comparison", comparison)))
-    return 0
 
 
-def _cancel(values: argparse.Namespace) -> int:
+def _cancel(values: argparse.Namespace) -> None:
     from r2v.experiments.records import chosen
     from r2v.experiments.schedule.slurm_runs import cancel_runs
 
     folder = chosen(values.experiment)
     print(f"{folder}: {cancel_runs(folder)} runs cancelled")
-    return 0
 
 
-def _diff(values: argparse.Namespace) -> int:
+def _diff(values: argparse.Namespace) -> None:
     from r2v.experiments.compare import difference_lines
     from r2v.experiments.records import chosen
 
     print("\n".join(difference_lines(chosen(values.experiment), *values.runs)))
-    return 0
 
 
-def _replay(values: argparse.Namespace) -> int:
+def _replay(values: argparse.Namespace) -> None:
     from r2v.experiments.records import SPEC_COPY, chosen
     from r2v.experiments.schedule.asha import replayed
     from r2v.experiments.specification.spec import read_spec
@@ -290,19 +278,16 @@ def _replay(values: argparse.Namespace) -> int:
     if wrong:
         raise InputError(f"{folder}: {len(wrong)} of {count} decisions come out otherwise; their file was altered")
     print(f"{folder}: {count} decisions, all as they were taken")
-    return 0
 
 
-def _simulate(values: argparse.Namespace) -> int:
+def _simulate(values: argparse.Namespace) -> None:
     from r2v.experiments.simulation import SimulationFlags, simulate
 
     names = (flag.removeprefix("--") for flag in FLAGS)
     simulate(values.config, values.run_dir, SimulationFlags(**{name: getattr(values, name) for name in names}))
-    return 0
 
 
-def _point(values: argparse.Namespace) -> int:
+def _point(values: argparse.Namespace) -> None:
     from r2v.experiments.point import run_point
 
     run_point(values.config, values.run_dir, values.stage)
-    return 0

@@ -73,11 +73,9 @@ def add_help(commands: argparse._SubParsersAction[Parser], parser: GroupedParser
     command.add_argument("group", nargs="?", choices=tuple(GROUPS), metavar="GROUP", help="; ".join(GROUPS))
 
 
-def _print_help(parser: GroupedParser, group: str | None) -> int:
+def _print_help(parser: GroupedParser, group: str | None) -> None:
     if group is None:
-        for name, (about, _) in GROUPS.items():
-            print(f"r2v help {name:10} {about}")
-        return 0
+        return print("\n".join(f"r2v help {name:10} {about}" for name, (about, _) in GROUPS.items()))
     about, names = GROUPS[group]
     with _listing(parser, names):
         formatter = parser._get_formatter()
@@ -85,7 +83,6 @@ def _print_help(parser: GroupedParser, group: str | None) -> int:
         formatter.add_arguments(_commands(parser)._get_subactions())
         formatter.end_section()
         print(formatter.format_help(), end="")
-    return 0
 
 
 def _commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
@@ -112,8 +109,8 @@ def add_completion(commands: argparse._SubParsersAction[Any], parser: argparse.A
     command.add_argument("shell", choices=SHELLS, help="the shell to print it for")
 
 
-def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
-    """Print the completion script of a parser; returns the exit code."""
+def print_script(parser: argparse.ArgumentParser, shell: str) -> None:
+    """Print the completion script of a parser."""
     import shtab
 
     for action in _actions(parser):
@@ -121,7 +118,6 @@ def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
         if action.type is Path or action.metavar in _FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell=shell))
-    return 0
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

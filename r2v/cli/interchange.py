@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 
 from r2v.cli.options import Parser, add_config_options, add_word, load_config, whole
-from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
@@ -58,7 +57,7 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--split", default="train", metavar="NAME", help="split of a hub data set (default: train)")
     parser.add_argument(
         "--limit",
-        type=whole(Range(at_least=1, at_most=100_000_000)),
+        type=whole(1, 100_000_000),
         metavar="N",
         help="read at most the first N records (default: all)",
     )
@@ -71,7 +70,7 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--notes", default="", metavar="TEXT", help="a remark for the run's manifest (default: none)")
 
 
-def _import(arguments: argparse.Namespace) -> int:
+def _import(arguments: argparse.Namespace) -> None:
     from r2v.data.interchange.importing import LOGS_BENCHMARK, ImportRequest, import_trajectories
     from r2v.data.registry import DataRegistry
 
@@ -96,7 +95,6 @@ def _import(arguments: argparse.Namespace) -> int:
     )
     if not done.fresh:
         logger.info("  the same content was imported before; nothing was written")
-    return 0
 
 
 def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -125,7 +123,7 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> None:
     from r2v.data.interchange.exporting import export_trajectories
     from r2v.data.registry import DataRegistry
     from r2v.data.store import TrajectoryStore
@@ -139,10 +137,9 @@ def _export(arguments: argparse.Namespace) -> int:
     chosen = (episode for episode in episodes if episode.demonstrates or not arguments.successes)
     count = export_trajectories(chosen, arguments.output, arguments.format or "messages", DataRegistry())
     logger.info("  episodes exported: episodes=%d source=%s output=%s", count, path, arguments.output)
-    return 0
 
 
-def _bundle(arguments: argparse.Namespace) -> int:
+def _bundle(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.write_bundle import write_bundle
     from r2v.serve.bundle.manifest import read_bundle
 
@@ -158,7 +155,6 @@ def _bundle(arguments: argparse.Namespace) -> int:
         "steps" if bundle.labels == "executed" else "recorded steps (an imputed router: nothing was executed)",
         weights if bundle.weights != "none" else f"{bundle.base_model} by its API",
     )
-    return 0
 
 
 def _trajectories(source: str) -> Path:
@@ -185,20 +181,18 @@ def _add_push(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list the files to send, and send nothing")
 
 
-def _push(arguments: argparse.Namespace) -> int:
+def _push(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.hub import parcel_of, push
 
     parcel = parcel_of(arguments.source)
     full = parcel.repository(arguments.repository)
     for name in parcel.files:
         logger.info("  file: bytes=%d name=%s", (parcel.folder / name).stat().st_size, name)
-    if not arguments.dry_run:
-        push(parcel, full, private=arguments.private)
     if arguments.dry_run:
         logger.info("  dry run, nothing sent: kind=%s repository=%s", parcel.kind, full)
     else:
+        push(parcel, full, private=arguments.private)
         logger.info("  pushed: kind=%s repository=%s download=%s", parcel.kind, full, f"r2v pull {full}")
-    return 0
 
 
 def _add_pull(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -217,9 +211,8 @@ def _add_pull(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--revision", metavar="REV", help="commit, branch or tag (default: the newest commit of main)")
 
 
-def _pull(arguments: argparse.Namespace) -> int:
+def _pull(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.hub import pull
 
     folder = pull(arguments.repository, arguments.output, revision=arguments.revision)
     logger.info("  pulled, every hash holds: folder=%s", folder)
-    return 0

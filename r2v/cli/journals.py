@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import add_word, decimal, runs_code
+from r2v.cli.options import add_word, positive
 from r2v.console import text_table
-from r2v.constraints import Range
 from r2v.errors import Interrupted, UsageError
 from r2v.storage.paths import ENGINES
 
@@ -33,7 +32,7 @@ def add_commands(providers: Any) -> None:
     about = "query the provider for open batches, and collect those that ended"
     reconcile = add_word(providers, "reconcile", about, _reconcile)
     _run_argument(reconcile)
-    runs_code(reconcile)  # a journal may name a custom provider
+    reconcile.set_defaults(runs_code=True)  # a journal may name a custom provider
     forget = add_word(providers, "forget", "give up one batch with lost results; the next run sends it anew", _forget)
     forget.add_argument("batch", metavar="BATCH", help="the batch, by the provider's name for it or the journal's")
     _add_ledger(providers)
@@ -45,15 +44,14 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _status(arguments: argparse.Namespace) -> None:
     from r2v.llm.providers.spending.journal_report import find_journals, report
 
     for folder in find_journals(Path(), arguments.run):
         print("\n".join(report(folder)), flush=True)
-    return 0
 
 
-def _reconcile(arguments: argparse.Namespace) -> int:
+def _reconcile(arguments: argparse.Namespace) -> None:
     import asyncio
 
     from r2v.llm.providers.spending.journal_report import find_journals, read_journal, report
@@ -63,7 +61,6 @@ def _reconcile(arguments: argparse.Namespace) -> int:
         if journal.batches:
             asyncio.run(_collect_batches(folder, journal.scope))
         print("\n".join(report(folder)), flush=True)
-    return 0
 
 
 async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
@@ -88,13 +85,12 @@ async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
         return  # the report lists the others as open
 
 
-def _forget(arguments: argparse.Namespace) -> int:
+def _forget(arguments: argparse.Namespace) -> None:
     import asyncio
 
     from r2v.llm.providers.spending.journal_report import find_batch, forget
 
     print(asyncio.run(forget(find_batch(Path(), arguments.batch), arguments.batch)), flush=True)
-    return 0
 
 
 def _add_ledger(providers: Any) -> None:
@@ -103,16 +99,15 @@ def _add_ledger(providers: Any) -> None:
     cap = ledger.add_mutually_exclusive_group()
     cap.add_argument(
         "--max-usd",
-        type=decimal(Range(above=0)),
+        type=positive,
         metavar="USD",
         help="cap the bill of all runs, stages and games of this checkout, ever (default: unchanged)",
     )
     cap.add_argument("--no-max-usd", action="store_true", help="remove that cap (default: unchanged)")
 
 
-def _ledger(arguments: argparse.Namespace) -> int:
-    """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict if a running
-    process would ignore the cap."""
+def _ledger(arguments: argparse.Namespace) -> None:
+    """Set the cap and print the table. Raises InputError for a damaged entry, LeaseConflict beside a running payer."""
     from r2v.llm.providers.spending.project import ProjectLedger
     from r2v.storage.lease import lease
 
@@ -136,7 +131,6 @@ def _ledger(arguments: argparse.Namespace) -> int:
         print(line)
     cap = "" if ledger.cap is None else f" of ${ledger.cap:.2f}, the cap of all processes"
     print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved{cap}")
-    return 0
 
 
 def _engine_lines(root: Path) -> Iterator[str]:

@@ -34,17 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _act(words))
 
 
-def _act(words: list[str]) -> int:
+def _act(words: list[str]) -> int | None:
     if not words:
         build_parser().print_help()
-        return 0
+        return None
     with recording():
         interrupt_on_stop()
         require_text(words)
         arguments = (stage_parser() if stages.is_stage(words) else build_parser()).parse_args(words)
         require_usable_paths(arguments)
         keys.allow(arguments.allow_env)
-        act: Callable[[argparse.Namespace], int] = arguments.act
+        act: Callable[[argparse.Namespace], int | None] = arguments.act
         with importing_nothing() if imports_nothing(arguments) else nullcontext():
             try:
                 return act(arguments)

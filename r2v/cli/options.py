@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from r2v.constraints import LARGEST_SEED, VARIABLE_NAME, Range, shown
+from r2v.constraints import VARIABLE_NAME, Range, shown
 from r2v.errors import UsageError, nearest
 from r2v.llm.providers.keys import OPTION
 
@@ -23,27 +23,18 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-SEED = Range(at_least=0, at_most=LARGEST_SEED)
 PATH_METAVARS = ("FILE", "DIR", "FOLDER", "CHECKPOINT")
 """Metavars of options whose value is a path."""
 
 
-def whole(allowed: Range) -> Callable[[str], int]:
+def whole(at_least: int, at_most: int) -> Callable[[str], int]:
     """Return the type of an option for a whole number in this range."""
-
-    def parse(text: str) -> int:
-        return _in_range(text, int, allowed)
-
-    return parse
+    return lambda text: _in_range(text, int, Range(at_least=at_least, at_most=at_most))
 
 
-def decimal(allowed: Range) -> Callable[[str], float]:
-    """Return the type of an option for a number in this range."""
-
-    def parse(text: str) -> float:
-        return _in_range(text, float, allowed)
-
-    return parse
+def positive(text: str) -> float:
+    """Parse an option's number above 0."""
+    return _in_range(text, float, Range(above=0))
 
 
 def _in_range(text: str, kind: type[Number], allowed: Range) -> Number:
@@ -89,9 +80,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_word(
-    commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int], *, more: str = ""
+    commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int | None], *, more: str = ""
 ) -> Parser:
-    """Add a command or subcommand; returns its parser. `more`: sentences that its own help adds to `about`."""
+    """Add a command or subcommand; returns its parser. act: returns the exit code, None for 0. more: sentences that its
+    own help adds to `about`."""
     parser = _add_described(commands, name, about, more)
     parser.set_defaults(act=act)
     return parser
@@ -118,30 +110,24 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def add_overrides(parser: argparse.ArgumentParser, about: str) -> None:
     """Add --overrides."""
-    parser.add_argument(
-        "--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=f"{about} (default: none)"
-    )
+    add_list(parser, "--overrides", "KEY=VALUE", f"{about} (default: none)")
 
 
-def runs_code(parser: argparse.ArgumentParser) -> None:
-    """Allow a command to import code that a file names, which it logs. Other commands do not, nor does one with
-    --dry-run (`r2v.extensions.importing_nothing`)."""
-    parser.set_defaults(runs_code=True)
+def add_list(parser: argparse._ActionsContainer, option: str, metavar: str, about: str) -> None:
+    """Add an option that takes several values, and may be repeated (default: none)."""
+    parser.add_argument(option, nargs="+", action="extend", default=[], metavar=metavar, help=about)
 
 
 def imports_nothing(arguments: argparse.Namespace) -> bool:
-    """True if a parsed command line must not import code that a file names."""
+    """True if a parsed command line must not import code that a file names (`r2v.extensions.importing_nothing`): one
+    with --dry-run, or of a command whose parser has no default `runs_code=True`."""
     dry = any(getattr(arguments, name, False) for name in ("dry_run", "--dry-run"))
     return dry or not getattr(arguments, "runs_code", False) or not getattr(arguments, "trust", True)
 
 
-def sends_keys(parser: argparse.ArgumentParser) -> None:
-    """Allow a command to send a key that its configuration names: it accepts --allow-env."""
-    parser.set_defaults(sends_keys=True)
-
-
 def add_allow_env(parser: argparse.ArgumentParser) -> None:
-    """Add --allow-env to the parser of `r2v`, for all commands that send keys (`take_allowed`)."""
+    """Add --allow-env to the parser of `r2v`, for the commands that send a key which a configuration names: those whose
+    parser has the default `sends_keys=True` (`take_allowed`)."""
     parser.add_argument(
         OPTION,
         dest="allow_env",
@@ -154,8 +140,7 @@ def add_allow_env(parser: argparse.ArgumentParser) -> None:
 
 
 def take_allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Remove --allow-env from a command line, up to `--`. Return the other words and the allowed variables. Raise
-    UsageError for an invalid variable name."""
+    """Take --allow-env (up to `--`) out of a command line: the other words, and the variables. Raise UsageError."""
     end = words.index("--") if "--" in words else len(words)
     others, allowed, at = list[str](), list[str](), 0
     while at < end:

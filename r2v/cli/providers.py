@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.cli import journals
-from r2v.cli.options import SEED, add_word, add_words, runs_code, whole
-from r2v.constraints import Range, require
+from r2v.cli.options import add_list, add_word, add_words, whole
+from r2v.constraints import LARGEST_SEED, Range, require
 from r2v.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def add_commands(commands: Any) -> None:
     journals.add_commands(subcommands)
     about = "serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     parser = add_word(subcommands, "emulate", about, act)
-    runs_code(parser)  # of --answer
+    parser.set_defaults(runs_code=True)  # of --answer
     parser.add_argument(
         "--port",
-        type=whole(Range(at_least=0, at_most=65_535)),
+        type=whole(0, 65_535),
         default=8765,
         metavar="PORT",
         help="loopback port; 0 takes a free one (default: 8765)",
@@ -52,42 +52,20 @@ def add_commands(commands: Any) -> None:
         "any API, `request.body` is its JSON (with `input` for Responses); several are tried in order until one "
         "answers (default: echo)",
     )
+    about = "additional models to serve, which their provider does not list or no longer lists (default: none)"
+    add_list(parser, "--models", "MODEL", about)
+    about = "lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none)"
+    add_list(parser, "--limits", "KEY=VALUE", about)
+    about = "faults to inject; `--faults list` prints the table (default: none)"
+    add_list(parser, "--faults", "NAME[/ON][@N|:P]", about)
     parser.add_argument(
-        "--models",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="MODEL",
-        help="additional models to serve, which their provider does not list or no longer lists (default: none)",
+        "--seed", type=whole(0, LARGEST_SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
     )
-    parser.add_argument(
-        "--limits",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none)",
+    about = (
+        "polls=N or seconds=S: polls or seconds until a batch ends; and durations of faults in seconds, such as "
+        "silence=5 (default: polls=3, and see the table of faults)"
     )
-    parser.add_argument(
-        "--faults",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME[/ON][@N|:P]",
-        help="faults to inject; `--faults list` prints the table (default: none)",
-    )
-    parser.add_argument(
-        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the faults' draws (default: 0)"
-    )
-    parser.add_argument(
-        "--timing",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="polls=N or seconds=S: polls or seconds until a batch ends; and durations of faults in seconds, such as "
-        "silence=5 (default: polls=3, and see the table of faults)",
-    )
+    add_list(parser, "--timing", "KEY=VALUE", about)
     parser.add_argument(
         "--folder",
         type=Path,
@@ -97,14 +75,13 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="billing ledger (default: in the folder)")
 
 
-def act(arguments: argparse.Namespace) -> int:
+def act(arguments: argparse.Namespace) -> None:
     """Serve until interrupted. Raises UsageError, LeaseConflict, EnvironmentFault."""
     from r2v.emulator import faults, limits
     from r2v.emulator.emulator import Emulator
 
     if arguments.faults == ["list"]:
-        print(faults.__doc__)
-        return 0
+        return print(faults.__doc__)
     ends = [text for text in arguments.timing if text.startswith(("polls=", "seconds="))]
     emulator = Emulator(
         answer=arguments.answer,
@@ -119,20 +96,16 @@ def act(arguments: argparse.Namespace) -> int:
         models=arguments.models,
     )
     with emulator:
-        _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)
+        openai_url, anthropic_url = emulator.openai_url, emulator.anthropic_url
+        print(
+            f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {emulator.ledger_path}\n\n"
+            f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
+            f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
+            flush=True,
+        )
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
         print(bill_line(emulator.ledger()), flush=True)
-    return 0
-
-
-def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
-    print(
-        f"OpenAI     {openai_url}\nAnthropic  {anthropic_url}\nledger     {ledger}\n\n"
-        f"  export OPENAI_BASE_URL={openai_url} OPENAI_API_KEY=emulated\n"
-        f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
-        flush=True,
-    )
 
 
 def bill_line(statement: Statement) -> str:

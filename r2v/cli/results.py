@@ -9,15 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import (
-    Parser,
-    add_config_options,
-    add_force,
-    add_word,
-    load_config,
-    runs_code,
-    sends_keys,
-)
+from r2v.cli.options import Parser, add_config_options, add_force, add_word, load_config
 from r2v.console import text_table
 from r2v.errors import UsageError
 from r2v.log import logger
@@ -34,8 +26,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "the whole pipeline in this process, reusing what is up to date"
     run = add_word(commands, "run", about, _run, more="The stages run in the order of `r2v stages`.")
     add_config_options(run)
-    sends_keys(run)
-    runs_code(run)
+    run.set_defaults(sends_keys=True, runs_code=True)
     add_force(run)
     run.add_argument(
         "--from",
@@ -74,7 +65,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         dest="whole",
         help="replay every calibration episode (default: a tenth of them, sampled by the folder's content)",
     )
-    runs_code(verify)  # only with --trust
+    verify.set_defaults(runs_code=True)  # only with --trust
     about = "a results folder as one page: claims, figures, every episode"
     more = "It opens offline and can be copied anywhere. Without --verify nothing is executed."
     report = add_word(commands, "report", about, _report, more=more)
@@ -125,8 +116,7 @@ def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "It plays calibration tasks; the full run that follows reuses all paid replies."
     parser = add_word(commands, "pilot", about, _pilot, more=more)
     add_config_options(parser)
-    sends_keys(parser)
-    runs_code(parser)
+    parser.set_defaults(sends_keys=True, runs_code=True)
     parser.add_argument(
         "--tasks", type=Path, metavar="FILE", help="file of tasks, one per line (default: the benchmark's tasks)"
     )
@@ -155,7 +145,7 @@ def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.inputs import place_of, places_of
     from r2v.pipeline.local_run import local_runs
     from r2v.pipeline.report import report_of
@@ -177,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
     results = place_of(config, "evaluate")
     ended = [stage.job for stage in done]
     if not any(job(name).shown for name in ended):
-        return 0
+        return
     page = report_of(config, ended)
     folders = (
         ("tables", results / "structured_results"),
@@ -187,10 +177,9 @@ def _run(arguments: argparse.Namespace) -> int:
         ("runs", places_of(config).runs),
     )
     print(closing_lines(results, folders, page))
-    return 0
 
 
-def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
+def _dry_run(config: Config, arguments: argparse.Namespace) -> None:
     from r2v.pipeline.plan.benchmark_facts import facts_here
     from r2v.pipeline.plan.dry_run import table, warnings
     from r2v.pipeline.plan.jobs_to_do import plan
@@ -203,15 +192,14 @@ def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
         print(f"{step.job.name:16} {step.state}: {step.why}")
     if not due:
         print("nothing is to be done")
-        return 0
+        return
     here = planned_by_headers(config, due, facts, helpers=0, seconds=None)  # a local run has neither
     as_jobs = warnings(planned_by_headers(config, due, facts))
     more = ["", "as Slurm jobs, under their headers:", *as_jobs] if as_jobs else []
     print("\n".join(["", *table(here, config, facts), *more]))
-    return 0
 
 
-def _stages(arguments: argparse.Namespace) -> int:
+def _stages(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.inputs import place_of, places_of
 
     config = load_config(arguments)
@@ -220,12 +208,10 @@ def _stages(arguments: argparse.Namespace) -> int:
         folder = places_of(config).runs if row.place is None else place_of(config, row.name)
         rows.append((row.number, row.name, " ".join(("r2v", *row.argv)), ", ".join(row.inputs), f"{folder}/"))
     print(text_table(rows))
-    return 0
 
 
-def _verify(arguments: argparse.Namespace) -> int:
+def _verify(arguments: argparse.Namespace) -> None:
     print(_audit(arguments.folder, arguments.trust, arguments.whole))
-    return 0
 
 
 def _audit(folder: Path, trust: bool = False, whole: bool = False) -> Verified | VerifiedStudy:
@@ -236,7 +222,7 @@ def _audit(folder: Path, trust: bool = False, whole: bool = False) -> Verified |
     return (verify_ablations if is_study(folder) else verify_results)(folder, trust=trust, whole=whole)
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> None:
     from r2v.report.build import build_report
     from r2v.report.sources import ablations_beside
 
@@ -254,10 +240,9 @@ def _report(arguments: argparse.Namespace) -> int:
         force=arguments.force,
     )
     print(f"{path}\nopen it in a browser: file://{path.absolute()}")
-    return 0
 
 
-def _registry(arguments: argparse.Namespace) -> int:
+def _registry(arguments: argparse.Namespace) -> None:
     from r2v.data.registry import DataRegistry
 
     registry = DataRegistry()
@@ -266,24 +251,18 @@ def _registry(arguments: argparse.Namespace) -> int:
     summary = registry.summary()
     if len(summary.splitlines()) == 1:
         command = " ".join(("r2v", *job("collect").argv))
-        print(f"no runs under {Path('data/runs').absolute()}; `{command} --config FILE` collects one")
-        return 0
+        summary = f"no runs under {Path('data/runs').absolute()}; `{command} --config FILE` collects one"
     print(summary)
-    return 0
 
 
-def _config(arguments: argparse.Namespace) -> int:
+def _config(arguments: argparse.Namespace) -> None:
     from r2v.config import to_yaml
     from r2v.config.reference import markdown
 
-    if arguments.reference:
-        print(markdown())
-        return 0
-    print(to_yaml(load_config(arguments)), end="")
-    return 0
+    print(markdown() if arguments.reference else to_yaml(load_config(arguments)).rstrip("\n"))
 
 
-def _pilot(arguments: argparse.Namespace) -> int:
+def _pilot(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.pilot import describe, pilot, pilot_of_agent
 
     config = load_config(arguments)
@@ -292,16 +271,14 @@ def _pilot(arguments: argparse.Namespace) -> int:
     if arguments.tasks is not None and arguments.dry_run:
         raise UsageError("--dry-run: an agent's requests cannot be predicted; teacher.max_usd caps their cost")
     if arguments.dry_run:
-        print(describe(config))
-        return 0
+        return print(describe(config))
     result = pilot(config) if arguments.tasks is None else pilot_of_agent(config, arguments.tasks, arguments.cmd)
     logger.info("pilot finished: advice=%s", result.figures.verdict().advice)
     print("\n".join(result.lines))
     print(f"  page         {result.page}")
-    return 0
 
 
-def _gc(arguments: argparse.Namespace) -> int:
+def _gc(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.gc import garbage, remove
 
     items = garbage(Path(), unfinished=arguments.unfinished)
@@ -312,4 +289,3 @@ def _gc(arguments: argparse.Namespace) -> int:
     total = sum(item.size for item in gone)
     verb = "would be removed" if arguments.dry_run else "removed"
     print(f"{len(gone)} {'place' if len(gone) == 1 else 'places'}, {total:,} bytes {verb}")
-    return 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_config_options, add_word, load_config, sends_keys
+from r2v.cli.options import Parser, add_config_options, add_word, load_config
 from r2v.errors import UsageError
 from r2v.log import logger
 
@@ -32,7 +32,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--record", action="store_true", help="record the text of sessions (default: only figures)")
     add_llm_option(parser)
     add_config_options(parser)
-    sends_keys(parser)
+    parser.set_defaults(sends_keys=True)
     about = "run a command, and record its LLM requests, their cost and its success"
     more = (
         "OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys point to the command's own server. It succeeds if it exits "
@@ -42,7 +42,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     add_llm_option(record)
     record.add_argument("--task", metavar="ID", default="task", help="the task's id in the records (default: task)")
     add_config_options(record)
-    sends_keys(record)
+    record.set_defaults(sends_keys=True)
     record.add_argument("command", nargs="+", metavar="CMD", help="the command and its arguments, after --")
 
 
@@ -65,7 +65,7 @@ def llm_overrides(arguments: argparse.Namespace) -> None:
     vars(arguments)["teacher.provider"], vars(arguments)["teacher.model_name"] = provider, model
 
 
-def _act(arguments: argparse.Namespace) -> int:
+def _act(arguments: argparse.Namespace) -> None:
     if not arguments.record and arguments.bundle is None:
         raise UsageError("nothing to serve: name a bundle, or add --record to record what agents ask an LLM")
     llm_overrides(arguments)
@@ -77,7 +77,6 @@ def _act(arguments: argparse.Namespace) -> int:
     from r2v.serve.server import serve_until_stopped
 
     asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_announce, bundle=arguments.bundle))
-    return 0
 
 
 def _record(arguments: argparse.Namespace) -> int:

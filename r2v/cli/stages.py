@@ -6,19 +6,18 @@ No stage is named here: each row defines its command's options and results.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.boundary import require_place
-from r2v.cli.options import Parser, add_config_options, add_force, load_config, runs_code, sends_keys
+from r2v.cli.options import Parser, add_config_options, add_force, load_config
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases, possible
 from r2v.pipeline.jobs import COMMANDS, job
-from r2v.pipeline.rows import Command, Instead
+from r2v.pipeline.rows import Command, named
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -35,8 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     for row in COMMANDS:
         parser = commands.add_parser(row.name, help=row.help, description=f"{row.help}.")
         add_config_options(parser)
-        sends_keys(parser)
-        runs_code(parser)
+        parser.set_defaults(sends_keys=True, runs_code=True)
         add_force(parser)
         for flag in row.flags:
             parser.add_argument(
@@ -80,24 +78,18 @@ def _add_row_options(parser: argparse.ArgumentParser, row: Command) -> None:
         )
 
 
-def _act(arguments: argparse.Namespace) -> int:
+def _act(arguments: argparse.Namespace) -> None:
     row: Command = arguments.row
     if row.resumable and arguments.resume:
         return _resume(arguments.resume)
     config = load_config(arguments)
     for option in row.instead:
         if getattr(arguments, option.name):
-            print(_call(option, config))
-            return 0
+            return print(named(option.call)(config))
     return _make(config, row, arguments)
 
 
-def _call(option: Instead, config: Config) -> str:
-    module, _, function = option.call.partition(":")
-    return str(getattr(importlib.import_module(module), function)(config))
-
-
-def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
+def _make(config: Config, row: Command, arguments: argparse.Namespace) -> None:
     from r2v.pipeline.helping import help_job, helpers
     from r2v.pipeline.inputs import published, require_possible
     from r2v.pipeline.ready import require_cap
@@ -119,7 +111,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     for item in rows:
         name = item.name
         inputs = {need: artifacts[need] if need in artifacts else published(config, need) for need in item.inputs}
-        if row.helped and config.rollout.is_helper:
+        if row.helped and config.rollout.helpers == "join":
             help_job(config, item, inputs)
             continue
         output: Path | None = arguments.output if row.output else None
@@ -137,7 +129,6 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
         from r2v.pipeline.report import report_of
 
         report_of(config, artifacts)
-    return 0
 
 
 def _files(row: Command, arguments: argparse.Namespace) -> list[str]:
@@ -159,7 +150,7 @@ def _require_places(config: Config, row: Command, arguments: argparse.Namespace)
     require_place("--output", output if phased else output.parent)
 
 
-def _resume(checkpoint: Path) -> int:
+def _resume(checkpoint: Path) -> None:
     from r2v.config import load
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import ATTEMPT, attempt_of
@@ -183,4 +174,3 @@ def _resume(checkpoint: Path) -> int:
     done = run_job(config, job(name), inputs, publish_at=parent if parent.is_symlink() else None)
     if not done.fresh:
         logger.info("  attempt already finished: checkpoint=%s result=%s", checkpoint, done.artifact.folder)
-    return 0

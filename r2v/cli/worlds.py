@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_config_options, add_word, add_words, load_config, runs_code, sends_keys, whole
-from r2v.constraints import Range
+from r2v.cli.options import Parser, add_config_options, add_word, add_words, load_config, whole
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.extensions import is_dotted
 from r2v.log import logger
@@ -47,18 +46,17 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         help="the benchmark to check, built with env.options (default: env.benchmark of the configuration)",
     )
     add_config_options(parser)
-    sends_keys(parser)
-    runs_code(parser)
+    parser.set_defaults(sends_keys=True, runs_code=True)
     parser.add_argument(
         "--num-tasks",
-        type=whole(Range(at_least=1, at_most=10_000)),
+        type=whole(1, 10_000),
         default=3,
         metavar="N",
         help="number of tasks to play, from the start of each split (default: 3)",
     )
 
 
-def _check_env(arguments: argparse.Namespace) -> int:
+def _check_env(arguments: argparse.Namespace) -> None:
     from r2v.envs.base import benchmark_class, declaration_problem
     from r2v.envs.check import check_benchmark
     from r2v.envs.guard import described
@@ -86,12 +84,10 @@ def _check_env(arguments: argparse.Namespace) -> int:
     players = ", ".join(f"{name} {wins} of {plays}" for name, (wins, plays) in findings.outcomes.items())
     print(f"{spec}: keeps the contract, by what it declares and by {findings.num_episodes} episodes")
     print(f"successes: {players}" if players else "successes: no player could be tried")
-    return 0
 
 
 def _record(config: Config, benchmark: Benchmark) -> None:
-    """Record the task counts for commands that import nothing. A benchmark whose tasks cannot be split has none, which
-    the check reports."""
+    """Record task counts for commands that import nothing; tasks that cannot be split have none (the check says so)."""
     from r2v.pipeline.plan.recorded import record, recorded
 
     try:
@@ -114,17 +110,16 @@ def _add_swebench(commands: argparse._SubParsersAction[Parser]) -> None:
     add_config_options(images)
 
 
-def _install_swebench(arguments: argparse.Namespace) -> int:
+def _install_swebench(arguments: argparse.Namespace) -> None:
     from r2v.envs.swe.home import swebench_home
     from r2v.envs.swe.install import install
 
     home = swebench_home()
     count = install(home, say=print)
     print(f"{count} instances at {home}; env.options.dataset=bundled plays them")
-    return 0
 
 
-def _make_images(arguments: argparse.Namespace) -> int:
+def _make_images(arguments: argparse.Namespace) -> None:
     from r2v.envs.base import load_benchmark
     from r2v.envs.swe import SweBench
     from r2v.envs.swe.images import make_images
@@ -142,7 +137,6 @@ def _make_images(arguments: argparse.Namespace) -> int:
         raise EnvironmentFault(
             f"{len(failed)} of {len(instances)} images could not be made, first {failed[0]}; the same command goes on"
         )
-    return 0
 
 
 def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -164,16 +158,15 @@ def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _install_webarena(arguments: argparse.Namespace) -> int:
+def _install_webarena(arguments: argparse.Namespace) -> None:
     from r2v.envs.webarena.home import webarena_home
     from r2v.envs.webarena.install import install_webarena
 
     versions = install_webarena(webarena_home(), say=print)
     print(f"{', '.join(f'{name} {version}' for name, version in versions.items())} at {webarena_home()}")
-    return 0
 
 
-def _check_sites(arguments: argparse.Namespace) -> int:
+def _check_sites(arguments: argparse.Namespace) -> None:
     from itertools import chain
 
     from r2v.envs.webarena.check import check_set_up, check_sites
@@ -184,12 +177,10 @@ def _check_sites(arguments: argparse.Namespace) -> int:
         problems += not sound
     if problems:
         raise EnvironmentFault(f"{problems} faults to be mended before an episode can be played")
-    return 0
 
 
-def _regrade(arguments: argparse.Namespace) -> int:
+def _regrade(arguments: argparse.Namespace) -> None:
     from r2v.envs.webarena.regrading import regrade
 
     for line in regrade(arguments.traces, out=arguments.out):
         print(line)
-    return 0

@@ -13,7 +13,6 @@ from r2v.config.config import Config as Config
 from r2v.config.config import TaskSelection as TaskSelection
 from r2v.config.config import identity as identity
 from r2v.config.config import sections_of as sections_of
-from r2v.config.evaluation import CONDITIONS as CONDITIONS
 from r2v.config.evaluation import AblationsConfig as AblationsConfig
 from r2v.config.evaluation import EvaluationConfig as EvaluationConfig
 from r2v.config.evaluation import InferenceConfig as InferenceConfig
@@ -57,7 +56,6 @@ from r2v.config.tasks import RunConfig as RunConfig
 from r2v.config.training import PHASES as PHASES
 from r2v.config.training import CandidatesConfig as CandidatesConfig
 from r2v.config.training import Phase as Phase
-from r2v.config.training import PhaseConfig as PhaseConfig
 from r2v.config.training import PhaseName as PhaseName
 from r2v.config.training import PreferenceConfig as PreferenceConfig
 from r2v.config.training import TrainingConfig as TrainingConfig

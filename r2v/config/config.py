@@ -107,12 +107,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields("", self)
-        check(
-            self.inference.max_new_tokens < self.policy.max_seq_len,
-            "policy.max_seq_len",
-            f"must be above inference.max_new_tokens={self.inference.max_new_tokens}, which are kept for the action",
-            self.policy.max_seq_len,
-        )
+        action, longest = self.inference.max_new_tokens, self.policy.max_seq_len
+        rule = f"must be above inference.max_new_tokens={action}, which are kept for the action"
+        check(action < longest, "policy.max_seq_len", rule, longest)
         if self.policy.is_api:
             check(not self.hierarchical.enabled, "hierarchical.enabled", "needs policy.provider=local", True)
             object.__setattr__(self, "evaluation", self.evaluation.of_api_model())
@@ -155,19 +152,16 @@ class TaskSelection:
     @classmethod
     def evaluation(cls, config: Config, condition: str) -> TaskSelection:
         """Return the tasks and perturbations of an evaluation under `condition`."""
-        return cls(
-            condition=condition,
-            perturbation_seeds=config.data.perturbation_seeds.eval,
-            split_seed=config.data.split_seed,
-            split_by=config.data.split_by,
-        )
+        seeds = config.data.perturbation_seeds.eval
+        return replace(cls.training(config), condition=condition, perturbation_seeds=seeds)
 
 
 def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
-    """Return the settings of a stage: each field of `settings` from `parts`, or else the configuration's section of
-    that name."""
-    fields = dataclasses.fields(typing.cast("Any", settings))
-    return settings(**{item.name: getattr(config, item.name) for item in fields if item.name not in parts}, **parts)
+    """Return a stage's settings: each field from `parts`, the training tasks (`tasks`), or the section of its name."""
+    names = [item.name for item in dataclasses.fields(typing.cast("Any", settings))]
+    if "tasks" in names:
+        parts.setdefault("tasks", TaskSelection.training(config))
+    return settings(**{name: getattr(config, name) for name in names if name not in parts}, **parts)
 
 
 def identity(section: Any) -> Any:
@@ -229,8 +223,7 @@ def removed_values(section: str) -> dict[str, Any]:
 
 
 def without_added(tree: dict[str, Any], source: str) -> None:
-    """Remove from a tree of sections everything that `identity` added. Raise UsageError if a removed key has another
-    value than fingerprints hold."""
+    """Remove everything that `identity` added to a tree of sections. Raise UsageError if a removed key was changed."""
     for key, value in {**REMOVED_KEYS, **{f"{name}.{added}": None for name in tree for added in COMPUTED}}.items():
         *sections, name = key.split(".")
         section: Any = tree

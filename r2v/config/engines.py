@@ -82,9 +82,5 @@ def require_url(key: str, url: str, *, key_variable: str, others: str = "") -> N
         is_url = is_host and port != 0 and parts.scheme in ("http", "https") and re.fullmatch("[!-~]+", url)
     except ValueError:  # brackets without an address, a port beyond 65535
         is_url = None
-    check(
-        bool(is_url),
-        key,
-        f"is {others}a URL such as http://localhost:8000/v1 (http or https, in ASCII, with a port up to 65535)",
-        url,
-    )
+    rule = f"is {others}a URL such as http://localhost:8000/v1 (http or https, in ASCII, with a port up to 65535)"
+    check(bool(is_url), key, rule, url)

@@ -104,18 +104,10 @@ class RouterConfig:
         require_name("router.model", self.model, ROUTER_MODELS)
         _ = self.model_sha256  # raises for a missing module
         members("router.features", self.features, FEATURE_GROUPS)
-        check(
-            self.budget_over_small is None or not self.imputed,
-            "router.budget_over_small",
-            f"needs executed labels, not router.label={IMPUTED}",
-            self.budget_over_small,
-        )
-        check(
-            self.held_out_tasks is None or self.imputed,
-            "router.held_out_tasks",
-            f"belongs to router.label={IMPUTED}",
-            self.held_out_tasks,
-        )
+        over, rule = self.budget_over_small, f"needs executed labels, not router.label={IMPUTED}"
+        check(over is None or not self.imputed, "router.budget_over_small", rule, over)
+        held = self.held_out_tasks
+        check(held is None or self.imputed, "router.held_out_tasks", f"belongs to router.label={IMPUTED}", held)
 
     @functools.cached_property
     def model_sha256(self) -> str | None:
@@ -131,6 +123,10 @@ class RouterConfig:
     def reads_verifier(self) -> bool:
         """True if the trained routers read the verifier's scores."""
         return "verifier" in self.features
+
+    def num_samples(self, inference: InferenceConfig) -> int:
+        """Return the further samples of the small policy at each step that the features need."""
+        return inference.num_candidates if "samples" in self.features else 0
 
     @property
     def reads_cases(self) -> bool:
@@ -191,9 +187,6 @@ class InferenceConfig:
     max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY_KEY)
     """Longest action of the small policy, in tokens."""
 
-    def __post_init__(self) -> None:
-        check_fields("inference", self)
-
     def acting(self, samples: bool = False) -> InferenceConfig:
         """Return the fields that a rollout depends on: without `samples`, the sampling fields are greedy constants, to
         keep them out of its fingerprint."""
@@ -246,19 +239,11 @@ class EvaluationConfig:
         check_fields("evaluation", self)
         members("evaluation.methods", self.methods, METHODS)
         members("evaluation.conditions", self.conditions, CONDITIONS)
-        check(
-            bool(self.played),
-            "evaluation.oracle_tasks",
-            "leaves out the only method of evaluation.methods",
-            self.oracle_tasks,
-        )
+        rule = "leaves out the only method of evaluation.methods"
+        check(bool(self.played), "evaluation.oracle_tasks", rule, self.oracle_tasks)
         files = [operating_point(budget) for budget in self.budgets]
-        check(
-            len(set(files)) == len(files),
-            "evaluation.budgets",
-            "must differ in their first two decimals, by which files and rows are named",
-            self.budgets,
-        )
+        rule = "must differ in their first two decimals, by which files and rows are named"
+        check(len(set(files)) == len(files), "evaluation.budgets", rule, self.budgets)
 
     @property
     def played(self) -> list[str]:
@@ -276,8 +261,7 @@ class EvaluationConfig:
         return any(METHODS[name].asks_llm for name in self.played)
 
     def of_api_model(self) -> EvaluationConfig:
-        """Return the section without methods that a small model behind an API cannot play. Raises UsageError if none is
-        left."""
+        """Return the section without methods that an API model cannot play. Raises UsageError if none is left."""
         playable = [name for name in self.methods if name not in NOT_OF_AN_API]
         check(bool(playable), "evaluation.methods", "must name one that an API model can play", self.methods)
         return dataclasses.replace(self, methods=playable)

@@ -43,14 +43,6 @@ class RolloutConfig:
     no block is left."""
 
     @property
-    def is_helper(self) -> bool:
-        """True if a stage's command plays blocks for another process."""
-        return self.helpers == "join"
-
-    def __post_init__(self) -> None:
-        check_fields("rollout", self)
-
-    @property
     def rows(self) -> int:
         """Rows of a local model at a time where no free memory of a GPU decides."""
         return self.batch_size or 64
@@ -116,6 +108,3 @@ class ServeConfig:
     """Longest silence within a reply. A reply as a whole has no limit."""
     drain_seconds: Positive = _runtime(120.0)
     """Seconds for which a reply is still read after its client has left, to learn its usage, else booked as unknown."""
-
-    def __post_init__(self) -> None:
-        check_fields("serve", self)

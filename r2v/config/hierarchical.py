@@ -32,8 +32,7 @@ UNKNOWN_TOKENS = 512
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 """Checkers by name; others are given as package.module:function."""
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
-_Hints = Annotated[int, Range(at_least=1, at_most=1000)]
-_Turns = Annotated[int, Range(at_least=1, at_most=1000)]
+_Few = Annotated[int, Range(at_least=1, at_most=1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +61,9 @@ class ProblemsConfig:
     def __post_init__(self) -> None:
         check_fields("hierarchical.problems", self)
         require_name("hierarchical.problems.checker", self.checker, CHECKERS)
-        check(
-            self.path != TASK_PROBLEMS or self.checker == "auto",
-            "hierarchical.problems.checker",
-            "must be auto with problems.path=tasks, where an action is scored by playing it",
-            self.checker,
-        )
+        fits = self.path != TASK_PROBLEMS or self.checker == "auto"
+        rule = "must be auto with problems.path=tasks, where an action is scored by playing it"
+        check(fits, "hierarchical.problems.checker", rule, self.checker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +72,7 @@ class GuidanceConfig:
 
     enabled: bool = True
     """false: no hints; the actor is only asked again, and no guidance is trained."""
-    hints: _Hints = 2
+    hints: _Few = 2
     """Hints per answer, each followed by an answer of its own."""
     baseline: Literal["loo", "value", "batch_mean"] = "loo"
     """Baseline of a hint's reward: loo: mean of the other hints to the same answer (leave one out); value: a learned
@@ -95,18 +91,10 @@ class GuidanceConfig:
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.guidance", self)
-        check(
-            self.reward is None or is_dotted(self.reward),
-            "hierarchical.guidance.reward",
-            "must be a path package.module:function, or null for the improvement",
-            self.reward,
-        )
-        check(
-            self.baseline != "loo" or self.hints > 1,
-            "hierarchical.guidance.hints",
-            "must be 2 or more for baseline=loo, which compares them",
-            self.hints,
-        )
+        own, rule = self.reward, "must be a path package.module:function, or null for the improvement"
+        check(own is None or is_dotted(own), "hierarchical.guidance.reward", rule, own)
+        rule = "must be 2 or more for baseline=loo, which compares them"
+        check(self.baseline != "loo" or self.hints > 1, "hierarchical.guidance.hints", rule, self.hints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +109,6 @@ class KLConfig:
     """Coefficient at the later answers."""
     guidance: NotNegative = 0.01
     """Coefficient at hints."""
-
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.kl", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +135,6 @@ class CriticConfig:
     pessimistic: bool = False
     """Both Q heads use the smaller of the two next values as target (clipped double Q)."""
 
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.critic", self)
-
     @property
     def published(self) -> bool:
         """True if the encoder is a published one, loaded from files."""
@@ -168,9 +150,6 @@ class ReplayConfig:
     max_age: CountOrNone = 8
     """Updates of the guidance after which a transition is no longer sampled; terminal ones are always sampled."""
 
-    def __post_init__(self) -> None:
-        check_fields("hierarchical.replay", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalConfig:
@@ -181,7 +160,7 @@ class HierarchicalConfig:
     start: Literal["model", "bc"] = "model"
     """Initial weights of both policies: policy.model_name unchanged, or this pipeline's bc policy."""
     problems: ProblemsConfig = field(default_factory=ProblemsConfig)
-    turns: _Turns = 2
+    turns: _Few = 2
     """Answers per problem; hints come between them. 1: no hints, plain reinforcement learning."""
     rewards: list[Annotated[float, Range()]] = field(default_factory=lambda: [0.0, 1.0])
     """Weights of the answers' scores in the actor's reward, first to last; none may be negative."""
@@ -260,38 +239,21 @@ class HierarchicalConfig:
 
     def __post_init__(self) -> None:
         check_fields("hierarchical", self)
-        check(
-            len(self.rewards) == self.turns,
-            "hierarchical.rewards",
-            f"needs one share per turn ({self.turns})",
-            self.rewards,
+        key, paid = "hierarchical.rewards", self.rewards
+        check(len(paid) == self.turns, key, f"needs one share per turn ({self.turns})", paid)
+        rule = (
+            "must not be negative (an actor that is rewarded for a wrong first answer learns to give one; improvement "
+            "is what the guidance is rewarded for)"
         )
-        check(
-            min(self.rewards) >= 0,
-            "hierarchical.rewards",
-            "must not be negative (an actor that is rewarded for a "
-            "wrong first answer learns to give one; improvement is what the guidance is rewarded for)",
-            self.rewards,
-        )
-        check(
-            self.turns > 1 or not self.guidance.enabled,
-            "hierarchical.turns",
-            "must be 2 or more with guidance, which stands between answers (or set guidance.enabled=false)",
-            self.turns,
-        )
-        check(
-            self.group > 1 or self.advantage not in ("rloo", "grpo"),
-            "hierarchical.group",
-            f"must be 2 or more for advantage={self.advantage}, which compares answers to the same problem",
-            self.group,
-        )
-        check(self.rewards[-1] > 0, "hierarchical.rewards", "must pay for the last answer", self.rewards)
-        check(
-            self.updates == 1 or self.algorithm == "ppo",
-            "hierarchical.updates",
-            "above 1 needs hierarchical.algorithm=ppo",
-            self.updates,
-        )
+        check(min(paid) >= 0, key, rule, paid)
+        rule = "must be 2 or more with guidance, which stands between answers (or set guidance.enabled=false)"
+        check(self.turns > 1 or not self.guidance.enabled, "hierarchical.turns", rule, self.turns)
+        compares = self.advantage in ("rloo", "grpo")
+        rule = f"must be 2 or more for advantage={self.advantage}, which compares answers to the same problem"
+        check(self.group > 1 or not compares, "hierarchical.group", rule, self.group)
+        check(paid[-1] > 0, key, "must pay for the last answer", paid)
+        fits = self.updates == 1 or self.algorithm == "ppo"
+        check(fits, "hierarchical.updates", "above 1 needs hierarchical.algorithm=ppo", self.updates)
 
     @property
     def longest_answer(self) -> int:

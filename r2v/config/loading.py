@@ -29,7 +29,7 @@ from r2v.config.sources import (
     written_tree,
 )
 from r2v.config.yaml_text import write
-from r2v.constraints import declared, hints_of, shown, unwrap
+from r2v.constraints import check_fields, declared, hints_of, shown, unwrap
 from r2v.errors import UsageError
 
 S = TypeVar("S")
@@ -98,8 +98,11 @@ def _layers(path: Source, overrides: Sequence[str]) -> Iterator[Layer]:
     elif path is not None:
         yield _layer(YAMLFile.read(Path(path)))
     for override in overrides:
-        source = f"--overrides {shown(override)}"
-        _require_assignment(override)
+        source, (key, equals, _) = f"--overrides {shown(override)}", override.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{source}: expected key=value, e.g. training.lr=1e-3")
+        if key not in _own_keys() and not key.startswith(_mappings()):
+            raise UsageError(f"{source}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
         yield source, override_tree(source, override, Config)
 
 
@@ -136,15 +139,8 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     result = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
     assert isinstance(result, cls)
+    check_fields(name, result)
     return result
-
-
-def _require_assignment(override: str) -> None:
-    key, equals, _ = override.partition("=")
-    if not equals or not key:
-        raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    if key not in _own_keys() and not key.startswith(_mappings()):
-        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 
 def keys(cls: type = Config, stem: str = "") -> Iterator[str]:

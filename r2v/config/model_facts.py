@@ -56,9 +56,6 @@ class CostConfig:
     ratio: Positive = 30.0
     """Normalised cost of an LLM step; a step of the small policy costs 1."""
 
-    def __post_init__(self) -> None:
-        check_fields("cost", self)
-
     @property
     def slm_price(self) -> Price:
         """`slm` with a modelled speed: a model of a few B parameters on one GPU."""
@@ -119,8 +116,7 @@ class ModelFacts:
 
 
 def given_facts(key: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that are not None, in the order of `ModelFacts`. Raise UsageError naming the key for an unknown
-    fact or an invalid value."""
+    """Return the facts that are not None, in their order. Raise UsageError naming the key of an unknown or bad one."""
     names = [item.name for item in dataclasses.fields(ModelFacts)]
     members(key, values, names)
     check_fields(key, ModelFacts(**values))

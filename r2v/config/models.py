@@ -61,8 +61,7 @@ Asked = TypeVar("Asked", "TeacherConfig", "APIConfig")
 
 
 def _with_native_tools(endpoint: Asked) -> Asked:
-    """Return an endpoint that uses native tool calls. A self-hosted model, which the registry does not know, is assumed
-    to accept them."""
+    """Return an endpoint with native tool calls; a self-hosted model, not in the registry, is taken to have them."""
     model = endpoint.model if endpoint.base_url is None else {"tools": "everywhere", **endpoint.model}
     return replace(endpoint, actions="tools", model=model)
 
@@ -155,7 +154,11 @@ class TeacherConfig:
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         check_fields("teacher", self)
         object.__setattr__(self, "model", given_facts("teacher.model", self.model))
-        self._check_endpoint()
+        for name in ("base_url", "api_key_env"):
+            given = getattr(self, name) is not None
+            check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
+        if self.base_url is not None:
+            require_url("teacher.base_url", self.base_url, key_variable="teacher.api_key_env")
 
     def _serve(self) -> None:
         """Set provider, endpoint and prices of a served teacher: a self-hosted model without a bill."""
@@ -188,13 +191,6 @@ class TeacherConfig:
                 "verifier.mode=llm_judge: a judge needs an LLM; set teacher.provider to openai, anthropic or a "
                 "provider of your own"
             )
-
-    def _check_endpoint(self) -> None:
-        for name in ("base_url", "api_key_env"):
-            given = getattr(self, name) is not None
-            check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
-        if self.base_url is not None:
-            require_url("teacher.base_url", self.base_url, key_variable="teacher.api_key_env")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,12 +308,8 @@ class PolicyConfig:
         check_fields("policy", self)
         self._check_api()
         hub = self.revision is None or self.model_name not in BUNDLED_NAMES
-        check(
-            hub,
-            "policy.revision",
-            f"belongs to a hub model, and policy.model_name={self.model_name} is bundled",
-            self.revision,
-        )
+        rule = f"belongs to a hub model, and policy.model_name={self.model_name} is bundled"
+        check(hub, "policy.revision", rule, self.revision)
         if self.engine_verifier:
             check(self.engine == VLLM, "policy.engine_verifier", "needs policy.engine=vllm", self.engine_verifier)
             fits = self.engine_memory <= _BOTH_SERVERS

@@ -1,7 +1,6 @@
 """The configuration reference: every key with its type, default, allowed values and meaning.
 
-Types, defaults and constraints are read from the declarations that `load` enforces, meanings from the docstrings under
-the fields.
+Types, defaults and constraints are those of the declarations that `load` enforces, meanings of the docstrings there.
 """
 
 from __future__ import annotations

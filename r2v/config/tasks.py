@@ -54,9 +54,6 @@ class EnvConfig:
     options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY_KEY)
     """Keyword arguments of the benchmark's class."""
 
-    def __post_init__(self) -> None:
-        check_fields("env", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationSeeds:
@@ -68,7 +65,6 @@ class PerturbationSeeds:
     """Seeds for evaluation: the i-th evaluation seed plays under the i-th of these (cyclic)."""
 
     def __post_init__(self) -> None:
-        check_fields("data.perturbation_seeds", self)
         shared = sorted(set(self.train) & set(self.eval))
         check(not shared, "data.perturbation_seeds", "train and eval must be disjoint", f"shared {shared}")
 
@@ -91,9 +87,6 @@ class DataConfig:
     """Unit that the split keeps together: a task, or all tasks of a template."""
     perturbation_seeds: PerturbationSeeds = field(default_factory=PerturbationSeeds)
 
-    def __post_init__(self) -> None:
-        check_fields("data", self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -107,9 +100,6 @@ class RunConfig:
     """Tags to find the run by."""
     notes: Annotated[str, Text(longest=10_000, empty=True, lines=True)] = field(default="", metadata=RUNTIME)
     """Free text for the run's manifest."""
-
-    def __post_init__(self) -> None:
-        check_fields("run", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +176,9 @@ class PerturbationsConfig:
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
         for name in WITHOUT_SEVERITY:
             # Its default stays a part of fingerprints, so that those of earlier artifacts hold.
-            check(
-                getattr(self, name).severity == _NO_SEVERITY,
-                f"perturbations.{name}.severity",
-                f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob",
-                getattr(self, name).severity,
-            )
+            key, severity = f"perturbations.{name}.severity", getattr(self, name).severity
+            rule = f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob"
+            check(severity == _NO_SEVERITY, key, rule, severity)
         for name, mode in self.modes.items():
             self._require_mode(name, mode)
 
@@ -205,12 +192,9 @@ class PerturbationsConfig:
         allowed, severity = MODES[name], getattr(self, name).severity
         check(mode in allowed, f"perturbations.modes.{name}", f"must be one of {', '.join(allowed)}", mode)
         fails_to_the_end = name in ("tool_error", "tool_timeout") and mode == "explicit_permanent"
-        check(
-            not fails_to_the_end or severity == _NO_SEVERITY,
-            f"perturbations.{name}.severity",
-            f"changes nothing with perturbations.modes.{name}={mode}: failures last to the end; leave it out",
-            severity,
-        )
+        rule = f"changes nothing with perturbations.modes.{name}={mode}: failures last to the end; leave it out"
+        fits = not fails_to_the_end or severity == _NO_SEVERITY
+        check(fits, f"perturbations.{name}.severity", rule, severity)
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
@@ -244,9 +228,5 @@ class PerturbConfig:
     def __post_init__(self) -> None:
         check_fields("perturb", self)
         members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll", "replace"))
-        check(
-            self.include_clean or bool(self.constructions),
-            "perturb.constructions",
-            "must not be empty with perturb.include_clean=false: no episode would be left",
-            self.constructions,
-        )
+        made, rule = self.constructions, "must not be empty with perturb.include_clean=false: no episode would be left"
+        check(self.include_clean or bool(made), "perturb.constructions", rule, made)

@@ -124,24 +124,14 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_fields("training", self)
-        check(
-            self.deepspeed is None or self.zero == 0,
-            "training.deepspeed",
-            "replaces training.zero, which must be 0",
-            self.zero,
-        )
-        check(
-            not self.fsdp or (self.zero == 0 and self.deepspeed is None),
-            "training.fsdp",
-            "replaces training.zero and training.deepspeed, which must be left out",
-            self.deepspeed or self.zero,
-        )
-        check(
-            self.optimizer in (None, "adamw") or not (self.zero or self.deepspeed or self.fsdp),
-            "training.optimizer",
-            "must be adamw with training.zero, training.deepspeed or training.fsdp: 8-bit moments are not sharded",
-            self.optimizer,
-        )
+        rule = "replaces training.zero, which must be 0"
+        check(self.deepspeed is None or self.zero == 0, "training.deepspeed", rule, self.zero)
+        shards = self.deepspeed or self.zero
+        rule = "replaces training.zero and training.deepspeed, which must be left out"
+        check(not self.fsdp or not shards, "training.fsdp", rule, shards)
+        rule = "must be adamw with training.zero, training.deepspeed or training.fsdp: 8-bit moments are not sharded"
+        fits = self.optimizer in (None, "adamw") or not (shards or self.fsdp)
+        check(fits, "training.optimizer", rule, self.optimizer)
 
     def phase(self, name: PhaseName) -> Phase:
         """Return the phase's optimisation: its own fields if set, else those of `training`."""
@@ -180,19 +170,12 @@ class VerifierConfig:
 
     def __post_init__(self) -> None:
         check_fields("verifier", self)
+        key, sources = "verifier.label_sources", self.label_sources
         allowed = ("auto", "outcome", "td", "corrupted", "judge", "consensus")
-        check(
-            len(self.label_sources) == 1 and self.label_sources[0] in allowed,
-            "verifier.label_sources",
-            f"must be one of {', '.join(f'[{name}]' for name in allowed)}",
-            self.label_sources,
-        )
-        check(
-            self.mode == "trained" or self.label_sources[0] in ("auto", "judge"),
-            "verifier.label_sources",
-            "must be [judge] or [auto] under verifier.mode=llm_judge",
-            self.label_sources,
-        )
+        rule = f"must be one of {', '.join(f'[{name}]' for name in allowed)}"
+        check(len(sources) == 1 and sources[0] in allowed, key, rule, sources)
+        fits = self.mode == "trained" or sources[0] in ("auto", "judge")
+        check(fits, key, "must be [judge] or [auto] under verifier.mode=llm_judge", sources)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +200,6 @@ class CandidatesConfig:
     """Discount of a success per step beyond the shortest one from the same state, in [0, 1]; 1: only success counts."""
     num_folds: Annotated[int, Range(at_least=2, at_most=1000)] = 2
     """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
-
-    def __post_init__(self) -> None:
-        check_fields("candidates", self)
 
     def resolved(self, provider: str) -> CandidatesConfig:
         """Return the section with `continuation=auto` resolved for a teacher of this provider."""
@@ -257,12 +237,8 @@ class PreferenceConfig:
     sft_weight: NotNegative = 0.2
     """Weight of the negative log-likelihood of the chosen action, added to the DPO loss."""
 
-    def __post_init__(self) -> None:
-        check_fields("preference", self)
-
     def pairing(self) -> PreferenceConfig:
-        """Return the fields that the pairs depend on; fields of training alone are set to constants, to keep them out
-        of the pairs' fingerprint."""
+        """Return the fields that pairs depend on; the others are constants, kept out of the pairs' fingerprint."""
         default = PreferenceConfig()
         return dataclasses.replace(
             self,

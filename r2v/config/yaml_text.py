@@ -96,8 +96,7 @@ class Document:
 
 
 def read_file(path: Path) -> Document:
-    """Read a file that holds a mapping with text keys. Raise InputError if it is missing, UsageError with the line for
-    any other YAML."""
+    """Read a mapping with text keys. Raise InputError for a missing file, UsageError with the line for other YAML."""
     document = read(file_text(path), path)
     for keys in document.lines:
         if keys and isinstance(keys[-1], Unquoted) and not isinstance(plain(keys[-1]), str):
@@ -244,8 +243,7 @@ def _value(text: str) -> Any:
 
 
 def write(value: Any) -> str:
-    """Return plain values as YAML, keys in order. Text that a reader of YAML 1.1 or 1.2 could take for another type is
-    quoted."""
+    """Return plain values as YAML, keys in order. Text that a reader of YAML 1.1 or 1.2 might convert is quoted."""
     import yaml
 
     return yaml.dump(value, Dumper=_dumper(), allow_unicode=True, sort_keys=False)

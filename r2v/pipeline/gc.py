@@ -31,7 +31,7 @@ from r2v.storage.artifact import ATTEMPT, JOURNAL, clear, places_elsewhere
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, SNAPSHOT_RECORD, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
-from r2v.storage.paths import ARTIFACTS, CHAINS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
+from r2v.storage.paths import ARTIFACTS, CHAINS, CONFIGS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
 from r2v.storage.removal import (
     ATTEMPT_MARKER,
     ATTEMPT_PART,
@@ -66,8 +66,7 @@ class Garbage:
 
 
 def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
-    """Return the removable folders by name, and remove nothing. `unfinished`: include unfinished attempts that nothing
-    refers to."""
+    """Return the removable folders by name, and remove nothing. `unfinished`: unreferenced unfinished attempts too."""
     store = root / ARTIFACTS
     attempts = {path.name: path for path in sorted(store.glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir()}
     live = _reached(_roots(root, attempts), attempts)
@@ -110,8 +109,7 @@ def _may_go(path: Path, marker: Marker) -> bool:
 
 
 def _idle_snapshots(root: Path) -> Iterator[Path]:
-    """Yield the snapshots that no chain names and that are old: a job submitted before its chain took another snapshot
-    may still run."""
+    """Yield old snapshots that no chain names: a job submitted before its chain took another snapshot may still run."""
     snapshots = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
     texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if snapshots else []
     named = {id_ for text in texts for id_ in re.findall(r'"snapshot":\s*"(\w+)"', text)}
@@ -143,8 +141,8 @@ def remove(item: Garbage) -> bool:
 def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
     """Return the names of the attempts that a file outside the store refers to, or a process holds."""
     store = (root / ARTIFACTS).resolve()
-    names = set(_named(root / "configs"))
-    for path in (path for room in ROOMS for path in _outside(root / room)):
+    names = set[str]()
+    for path in (path for room in (CONFIGS, *ROOMS) for path in _outside(root / room)):
         if path.is_symlink():
             target = Path(path.parent.resolve(), path.readlink()).resolve()
             if target.is_relative_to(store) and target != store:
@@ -153,15 +151,12 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
             names |= _names_in(path)
     runs = {row.name for row in JOBS if row.place is None}
     names |= {name for name in attempts if name.rpartition("-")[0] in runs}
-    return names | {name for name, folder in attempts.items() if _held(folder) or _published_elsewhere(folder)}
-
-
-def _published_elsewhere(folder: Path) -> bool:
-    return any(link.is_symlink() and link.resolve() == folder.resolve() for link in places_elsewhere(folder))
-
-
-def _held(folder: Path) -> bool:
-    return holder(folder.with_name(f"{folder.name}.lease")) is not None
+    for name, folder in attempts.items():
+        elsewhere = (link for link in places_elsewhere(folder) if link.is_symlink())
+        held = holder(folder.with_name(f"{folder.name}.lease")) is not None
+        if held or any(link.resolve() == folder.resolve() for link in elsewhere):
+            names.add(name)
+    return names
 
 
 def _outside(room: Path) -> Iterator[Path]:
@@ -172,12 +167,6 @@ def _outside(room: Path) -> Iterator[Path]:
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from _outside(path)
-
-
-def _named(folder: Path) -> Iterator[str]:
-    for path in _outside(folder):
-        if path.suffix in _POINTING and path.is_file():
-            yield from _names_in(path)
 
 
 def _names_in(path: Path) -> set[str]:

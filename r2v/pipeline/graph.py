@@ -55,8 +55,7 @@ def place_in_chain(config: Config, row: Job) -> str:
 
 
 def possible(config: Config, names: Sequence[str]) -> tuple[str, ...]:
-    """Return all of these jobs; with imputed router labels, those that execute nothing. Raise UsageError if none is
-    left."""
+    """Return these jobs; with imputed router labels, those that execute nothing. Raise UsageError if none is left."""
     executable = tuple(name for name in names if not _needs_execution(config, job(name)))
     if names and not executable:
         allowed = ", ".join(row.name for row in JOBS if row.imputed is not None)

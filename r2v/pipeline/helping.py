@@ -4,8 +4,7 @@
     r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=4      # and four of them on this machine
 
 A helper finds the attempt of its configuration and inputs, leases blocks as the stage does (`r2v.rollout.work_queue`),
-writes only plays into the episode cache, and exits with 0 when no block is left. The result is the same where a helper
-is killed or never starts.
+writes only plays into the episode cache, and exits with 0 when no block is left. A killed helper changes no result.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def help_job(
     patience: float = PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Play the remaining blocks of this job's attempt, waiting up to `patience` seconds for it to begin. Raise
-    UsageError as `require_helpable` does."""
+    """Play the attempt's remaining blocks, once it has begun (`patience`: seconds). Raise as `require_helpable`."""
     from r2v.rollout.work_queue import StageFinished  # imports all that plays episodes, which few stages need
 
     require_helpable(config, row)
@@ -107,7 +105,10 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
         started = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(count)]
         try:
             yield
-            _wait_for(started)
+            deadline = time.monotonic() + PATIENCE  # for the helpers to find no block and exit
+            for process in started:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
         finally:
             for process in started:
                 process.terminate()
@@ -119,11 +120,3 @@ def helper_command(row: Job, config: Path, words: Sequence[str]) -> list[str]:
     """Return the command line of a helper on this machine, with this process's permission to send keys."""
     own = [sys.executable, "-m", "r2v", *row.argv, "--config", str(config), *words, *allowed_words()]
     return [*own, *JOIN]
-
-
-def _wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait up to `PATIENCE` seconds for the helpers to find no block and exit."""
-    deadline = time.monotonic() + PATIENCE
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))

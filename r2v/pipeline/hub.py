@@ -77,7 +77,10 @@ def parcel_of(source: str) -> Parcel:
     if (folder / BUNDLE_MANIFEST).is_file():
         names, kind, card = [*read_bundle(folder).manifest.files, BUNDLE_MANIFEST], "bundle", ""
     elif is_own(folder, REPORT_MARKER):
-        names, kind = _report_files(folder), "report"
+        _, listed = read_marker(folder)
+        if PAGE not in listed or not all(map(relative, listed)):
+            raise Damaged(folder / OWN, f"it does not list {PAGE} and files beside it; make the report again")
+        names, kind = [OWN, *listed], "report"
         card = _card(f"R2V report {folder.absolute().name}", f"Open `{PAGE}`.", {"sdk": "static", "app_file": PAGE})
     elif (folder / RUN_MANIFEST).is_file() or ("/" not in source and not folder.exists()):
         run = read_manifest(folder) if folder.exists() else DataRegistry().get(source)
@@ -96,14 +99,6 @@ def parcel_of(source: str) -> Parcel:
             if secret := secret_in(part):
                 raise InputError(f"{folder / name}: holds {secret}, so nothing is pushed; remove it there")
     return Parcel(kind=kind, folder=folder, files={name: content_sha256(folder / name) for name in names}, card=card)
-
-
-def _report_files(folder: Path) -> list[str]:
-    """Return the marker of a report and the names that it lists."""
-    _, names = read_marker(folder)
-    if PAGE not in names or not all(map(relative, names)):
-        raise Damaged(folder / OWN, f"it does not list {PAGE} and files beside it; make the report again")
-    return [OWN, *names]
 
 
 def _require_plain(path: Path) -> None:
@@ -136,10 +131,8 @@ def push(parcel: Parcel, repository: str, *, private: bool = False) -> str:
     hub is unreachable or refuses the token, InputError where the repository holds files that R2V did not push, or is
     public and `private` is set."""
     full = parcel.repository(repository)
-    kind, name = (
-        next(type_ for kind, type_, _ in _KINDS.values() if kind == parcel.kind),
-        "/".join(full.split("/")[-2:]),
-    )
+    kind = next(type_ for kind, type_, _ in _KINDS.values() if kind == parcel.kind)
+    name = "/".join(full.split("/")[-2:])
     files: dict[str, Any] = {file: parcel.folder / file for file in parcel.files}
     if parcel.card:
         record = json.dumps(hashed({"files": parcel.files}))

@@ -59,8 +59,7 @@ def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact], *, 
 
 
 def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
-    """Return the name of the artifact of this configuration and of inputs with these recipes, made or not; empty where
-    a base model is not hashed yet."""
+    """Return the name of the artifact of this configuration and of inputs with these recipes; "" for unhashed bases."""
     if not all(recipes[name] for name in row.inputs):
         return ""
     stage = row.load()
@@ -73,8 +72,7 @@ def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
 
 
 def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
-    """Return the hashes of the models that a stage with these settings reads, by their names in its fingerprint. Raise
-    NotHashed as `base_sha256` does."""
+    """Return the hashes of the base models of these settings, by their names in fingerprints. Raise NotHashed."""
     bases: dict[str, str] = {}
     if not getattr(sections, "reads_base", True):
         return bases
@@ -90,6 +88,9 @@ def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
 
 def require_possible(sections: Any) -> None:
     """Raise UsageError where a stage cannot run under these settings on any machine."""
+    if hasattr(sections, "phase"):  # it trains weights
+        sections.policy.require_trainable()
+        sections.phase.require_optimizer()
     if hasattr(sections, "require_possible"):
         sections.require_possible()
     require_policy(sections)
@@ -105,8 +106,7 @@ def require_policy(sections: Any) -> None:
 
 
 def require_loadable(policy: PolicyConfig) -> None:
-    """Raise UsageError for a policy that is loaded here and whose config.json, if present, declares quantized weights.
-    An engine may serve such a model."""
+    """Raise UsageError for a policy that is loaded here with quantized weights; an engine may serve such a model."""
     if policy.engine != LOCAL:
         return
     try:
@@ -117,8 +117,7 @@ def require_loadable(policy: PolicyConfig) -> None:
 
 
 def require_chain(config: Config, rows: Sequence[Job]) -> None:
-    """Raise UsageError where a job cannot run under these settings, or not on the artifacts that the jobs before it
-    make under them."""
+    """Raise UsageError where a job cannot run under these settings, or not on artifacts made under them before it."""
     names = {row.name for row in rows}
     for row in rows:
         sections = row.load().sections(config)
@@ -130,14 +129,18 @@ def require_chain(config: Config, rows: Sequence[Job]) -> None:
 
 
 def require_sendable_keys(config: Config, rows: Sequence[Job]) -> None:
-    """Raise UsageError where a job would ask its teacher with a key that may not be sent, before earlier jobs are paid
-    for."""
+    """Raise UsageError where a job's key for the teacher may not be sent, before earlier jobs are paid for."""
     for row in rows:
         sections = row.load().sections(config)
-        if hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True):
+        if asks_teacher(sections):
             require_sendable(sections.teacher.api_key_env)
         if hasattr(sections, "policy"):
             require_sendable(sections.policy.api.api_key_env)
+
+
+def asks_teacher(sections: Any) -> bool:
+    """True if a stage with these settings sends requests to the teacher."""
+    return hasattr(sections, "teacher") and bool(getattr(sections, "asks_teacher", True))
 
 
 def require_settings(config: Config, row: Job) -> None:
@@ -149,8 +152,7 @@ def require_settings(config: Config, row: Job) -> None:
 
 
 def require_world(sections: Any) -> None:
-    """Raise UsageError, before anything is written, where a stage cannot run under these settings, or this version
-    lacks its world or its teacher."""
+    """Raise UsageError where a stage cannot run under these settings, or its world or teacher is not available here."""
     require_possible(sections)
     if getattr(sections, "env", None) is not None and getattr(sections, "needs_world", True):
         require_playable(sections.env.benchmark, sections.env.options)

@@ -209,7 +209,6 @@ JOBS = (
         number="3a",
         command=TRAIN_POLICY,
         spreads=True,
-        tells_readiness=True,
         stage="r2v.stages.train_policy:BC",
         parts="r2v.pipeline.plan.stage_parts:bc",
         memory="r2v.policy.rehearsal:bc",

@@ -113,7 +113,10 @@ class RecordedRun:
     def begin(self, jobs: Sequence[str]) -> None:
         """Write the file with these stages waiting, after those of an earlier run of this name."""
         before = None if self._folder is None else _read(self._folder / RUN_FILE)
-        stages = {earlier.job: _left_over(earlier) for earlier in (() if before is None else before.stages)}
+        stages = {stage.job: stage for stage in (() if before is None else before.stages)}
+        for stage in stages.values():
+            if stage.state == "running":  # its run was killed
+                stages[stage.job] = replace(stage, state="failed", error="killed")
         for job in jobs:
             stage = stages.get(job, LocalStage(job=job))
             stages[job] = replace(stage, state="waiting", what="", error="")
@@ -171,11 +174,6 @@ class RecordedRun:
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "usd": round(max(0.0, ProjectLedger(self._root).committed_by(self.name) - usd), 6),
         }
-
-
-def _left_over(stage: LocalStage) -> LocalStage:
-    """Return a stage of an earlier run; a running one is failed, for its run was killed."""
-    return replace(stage, state="failed", error="killed") if stage.state == "running" else stage
 
 
 def cpu_seconds() -> float:

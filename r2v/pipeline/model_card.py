@@ -1,8 +1,7 @@
 """Model card: a bundle's README.md, in the format of the Hugging Face hub.
 
 Its table is the main table of the evaluation, as executed: success rates with their intervals, the share of LLM steps
-and the cost of an episode. Nothing on the card is an estimate. The card of an imputed router has no such table, and
-a paragraph on that.
+and the cost of an episode. Nothing on the card is an estimate. That of an imputed router says why it has none.
 """
 
 from __future__ import annotations
@@ -17,6 +16,10 @@ from r2v.config.yaml_text import write
 from r2v.errors import InputError
 from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, BundleManifest
 
+_CHECKING = (
+    f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
+    "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n"
+)
 _COLUMNS = ("condition", "method", "success", "interval", "LLM steps", "USD an episode")
 _LOADING = """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,8 +33,7 @@ Prompts were rendered with `enable_thinking={value}`. Pass it to `tokenizer.appl
 
 
 def model_card(manifest: BundleManifest, table: Path, level: float) -> str:
-    """Return the text of a card. `table` is main_table.csv of the evaluation, `level` that of its intervals, in
-    (0, 1)."""
+    """Return the text of a card. `table`: main_table.csv of the evaluation; `level`: of its intervals, in (0, 1)."""
     rows = read_table(table)
     counts = {f"{row['n_tasks']} tasks x {row['n_seeds']} seeds" for row in rows}
     faults = sum(int(row["n_env_faults"] or 0) for row in rows)
@@ -51,8 +53,7 @@ def model_card(manifest: BundleManifest, table: Path, level: float) -> str:
         "prices are in `prices.json`.\n",
         "## Use\n",
         _loading(manifest),
-        f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
-        "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n",
+        _CHECKING,
     ]
     return "\n".join(parts)
 
@@ -106,8 +107,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         "`records.html`.\n",
         "## Use\n",
         "```bash\nr2v serve DIR --llm PROVIDER:MODEL --overrides teacher.max_usd=20\n```",
-        f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
-        "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n",
+        _CHECKING,
     ]
     return "\n".join(parts)
 

@@ -4,8 +4,7 @@
     print("\\n".join(outcome.lines))   # outcome.page has the same text
 
 A pilot is made like a stage, so that a stopped one resumes, and is paid by its pipeline; no other stage reads it. The
-pilot of an agent runs the agent's command on each task with the small model, then with the large one; success is
-decided as in `r2v record`.
+pilot of an agent runs its command on each task with both models; success is decided as in `r2v record`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from r2v.config import Config, TeacherConfig, identity
 from r2v.config.methods import STRONG, WEAK
 from r2v.console import text_table
 from r2v.data.schema import from_dict
-from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.evaluation.pilot import PilotFigures, Play, WayOfPlaying
 from r2v.event_loop import run_async
 from r2v.llm.providers.provider_requests import canonical_json
@@ -35,10 +34,9 @@ from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts, facts_here
-from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
+from r2v.pipeline.plan.dry_run import planned_here
 from r2v.pipeline.plan.plan_inputs import Part, PlanInputs
 from r2v.pipeline.plan.price import dollars, questions
-from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.plan.workload import Workload, branches, episode
 from r2v.pipeline.ready import charges, require_cap
 from r2v.pipeline.rows import Job
@@ -73,8 +71,7 @@ class PilotOutcome:
 
 
 def pilot(config: Config, root: Path = Path()) -> PilotOutcome:
-    """Play the pilot's missing tasks and write its page. A policy of weights is the published one. Raise as `run_job`
-    and `published` do."""
+    """Play the pilot's missing tasks with the published policy; write its page. Raise as `run_job`, `published`."""
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
     require_cap(config, [PILOT], root)
     artifact = run_job(config, PILOT, inputs, root=root).artifact
@@ -137,7 +134,8 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
         return ["nothing was paid: the benchmark's own expert answered"]
     ledger = ProjectLedger(root)
     paid = sum(ledger.book(entry).usd for entry in ledger.entries() if folder.name in Path(entry.folder).parts)
-    jobs = [planned for planned in full_run(config, root) if questions(planned.work, config)]
+    every = planned_here(config, [row.name for row in selection(config)[0]], root)
+    jobs = [planned for planned in every if questions(planned.work, config)]
     likely, bounds = [planned.likely.usd for planned in jobs if planned.likely], [planned.usd for planned in jobs]
     bound = "unknown" if None in bounds else f"${sum(usd for usd in bounds if usd is not None):,.2f}"
     total = f"${sum(likely):,.2f}" if likely else "unknown"
@@ -145,15 +143,6 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
         f"this pilot was billed ${paid:.4f}; the full run (r2v run): likely {total}, at most {bound}, by stage in "
         "r2v run --dry-run"
     ]
-
-
-def full_run(config: Config, root: Path) -> list[PlannedWork]:
-    """Return the plan of this configuration's pipeline; empty where it cannot be made."""
-    try:
-        names = [row.name for row in selection(config)[0]]
-        return planned_jobs(config, facts_here(config, root), {name: Allotted() for name in names}, root)
-    except (R2VError, OSError, ValueError):
-        return []
 
 
 def describe(config: Config, root: Path = Path()) -> str:
@@ -185,8 +174,7 @@ PLACEHOLDER = "{task}"
 
 
 def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> PilotOutcome:
-    """Play the tasks of a file, one a line, with both models, and write the page. Raise UsageError, InputError, and as
-    `record_command` does."""
+    """Play a file's tasks, one a line, with both models; write the page. Raise as `record_command`; UsageError."""
     words, listed = _words(command), _tasks(tasks)
     if not config.policy.is_api:
         raise UsageError("--cmd: the small model is asked through an API; set policy.provider and policy.model_name")

@@ -17,19 +17,18 @@ from urllib.parse import urlsplit
 from r2v.config import Config, TeacherConfig
 from r2v.config.models import LOOPBACK
 from r2v.data.schema import from_dict
-from r2v.errors import EmptyResult, InputError, R2VError, UsageError
+from r2v.errors import EmptyResult, InputError, UsageError
 from r2v.evaluation.acting.readiness import Readiness
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, upstream
-from r2v.pipeline.inputs import place_of, require_world
+from r2v.pipeline.inputs import asks_teacher, place_of, require_world
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.collection_plan import collection_line
-from r2v.pipeline.plan.dry_run import planned_jobs
+from r2v.pipeline.plan.dry_run import planned_here
 from r2v.pipeline.plan.price import endpoints
-from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import read_artifact_manifest
 
@@ -41,7 +40,9 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
         return
     if line := collection_line(row, config, facts_here(config, root)):
         logger.info("  " + line)  # an event with its keys already
-    readiness = next(filter(None, (_readiness(config, name, root) for name in _policies_before(config, row))), None)
+    before = upstream([row.name], [as_configured(config, other) for other in JOBS]) - {row.name}
+    policies = (_readiness(config, other, root) for other in JOBS if other.name in before)
+    readiness = next(filter(None, policies), None)
     if readiness is None or not readiness.hopeless:
         return
     if config.anyway or not stop:
@@ -54,8 +55,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
 
 
 def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
-    """Raise UsageError, with the most that the jobs cost, where one asks a provider that charges and neither the
-    pipeline nor the project has a cap."""
+    """Raise UsageError, with the jobs' greatest cost, where one asks a provider that charges and no cap is set."""
     paid = [row for row in rows if _is_paid(config, row)]
     if not paid or not is_uncapped(config.teacher, endpoints(config), root):
         return
@@ -71,8 +71,7 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
 
 def is_uncapped(teacher: TeacherConfig, endpoints: Sequence[TeacherConfig], root: Path) -> bool:
     """True if one of these endpoints charges and neither the pipeline nor the project has a cap. A server on this
-    machine needs none, after a warning: its prices are the user's own, for comparison. A gateway elsewhere may be
-    billed."""
+    machine needs none, after a warning: its prices are for comparison. A gateway elsewhere may be billed."""
     if teacher.max_usd is not None or teacher.project_max_usd is not None:
         return False
     urls = [endpoint.base_url or "" for endpoint in endpoints if charges(endpoint)]
@@ -86,9 +85,7 @@ def is_uncapped(teacher: TeacherConfig, endpoints: Sequence[TeacherConfig], root
 
 def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]:
     """Return the likely and the greatest cost of these jobs, in words, and a cap in USD to suggest."""
-    try:
-        jobs = planned_jobs(config, facts_here(config, root), {row.name: Allotted() for row in rows}, root)
-    except (R2VError, OSError, ValueError):
+    if not (jobs := planned_here(config, [row.name for row in rows], root)):
         return "--dry-run may estimate it", _SOME_USD
     bounds = [planned.usd for planned in jobs if planned.usd is not None]
     if len(bounds) < len(jobs) or math.isnan(sum(bounds)):
@@ -111,9 +108,11 @@ _SOME_USD = 20.0
 """Cap suggested where the cost of a run is unknown, USD."""
 
 
-def _readiness(config: Config, name: str, root: Path) -> Readiness | None:
-    """Return the readiness of a published policy; None if there is none, or an earlier R2V made it."""
-    link = place_of(config, name, root)
+def _readiness(config: Config, row: Job, root: Path) -> Readiness | None:
+    """Return the readiness in the summary of a published policy; None if there is none, or an earlier R2V made it."""
+    if row.place is None:
+        return None
+    link = place_of(config, row.name, root)
     try:
         recorded = read_artifact_manifest(link.resolve()).summary.get("readiness")
         return None if recorded is None else from_dict(Readiness, recorded)
@@ -121,15 +120,8 @@ def _readiness(config: Config, name: str, root: Path) -> Readiness | None:
         return None
 
 
-def _policies_before(config: Config, row: Job) -> list[str]:
-    """Return the jobs before this one that record a policy's readiness."""
-    before = upstream([row.name], [as_configured(config, other) for other in JOBS]) - {row.name}
-    return [other.name for other in JOBS if other.tells_readiness and other.name in before]
-
-
 def _is_paid(config: Config, row: Job) -> bool:
     sections = row.load().sections(config)
     if config.policy.is_api and hasattr(sections, "inference"):
         return True
-    asks = hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True)
-    return config.teacher.provider != "scripted" and asks
+    return config.teacher.provider != "scripted" and asks_teacher(sections)

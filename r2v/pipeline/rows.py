@@ -96,8 +96,6 @@ class Job:
     """Inputs that are done whenever `needs` are, so that the job need not wait for them."""
     enabled: Callable[[Config], bool] = lambda config: True
     """True for a configuration whose chain has the job."""
-    tells_readiness: bool = False
-    """True if paid jobs after it read the readiness in its summary first (`r2v.pipeline.ready`)."""
     optional: bool = False
     """True if jobs that read it run without it where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True
@@ -118,8 +116,7 @@ class Job:
     remakes: str = ""
     """Job up to which it makes the chain again under each configuration of `Stage.chains`."""
     imputed: tuple[str, ...] | None = None
-    """Inputs with imputed router labels (router.label=imputed); None for a job that executes something, which the chain
-    then skips."""
+    """Inputs with router.label=imputed; None for a job that executes something, which the chain then skips."""
     imputed_parts: str = ""
     """`parts` with imputed labels of a small model behind an API."""
 

@@ -195,8 +195,16 @@ def run_job(
         gc.collect()
         release_free_memory()
         if not (resumes or work.found_played or row.remakes):
-            wall, used = time.monotonic() - began, cpu_seconds() - cpu
-            record(root, _duration(row, key, wall, used, publish))
+            duration = Duration(
+                job=row.name,
+                fingerprint=key,
+                seconds=round(time.monotonic() - began, 3),
+                cpu_seconds=round(cpu_seconds() - cpu, 3),
+                device=device_here(),
+                cpus=allocated_cpus(),
+                published=publish,
+            )
+            record(root, duration)
         artifact = made_already(config, row, key, root)
         assert artifact is not None
         if publish:
@@ -220,13 +228,14 @@ def _prepared(
     `r2v status`. Yield the function that gives the trackers the stage's summary."""
     position, name = place_in_chain(config, row), places_of(config, root).name
     logger.info("stage running: stage=%s position=%s", row.name, position)
-    with (
-        stage_environment() as removed,
-        _recorded(root, name, row, recorded),
-        in_stage(position),
-        paying(name),
-        tracked(_tracked_run(config, row, key, root)) as log_end,
-    ):
+    with ExitStack() as preparing:
+        removed = preparing.enter_context(stage_environment())
+        if recorded:
+            run = preparing.enter_context(recorded_run(root, name, [row.name]))
+            preparing.enter_context(run.stage(row.name))
+        preparing.enter_context(in_stage(position))
+        preparing.enter_context(paying(name))
+        log_end = preparing.enter_context(tracked(_tracked_run(config, row, key, root)))
         keep_heap()
         if removed:
             logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
@@ -244,16 +253,6 @@ def _run_steadily(run: Callable[[], None]) -> None:
         logger.warning("  file system failed, the stage is resumed once: error=%s", error)
     time.sleep(_STALE_SECONDS)
     run()
-
-
-@contextmanager
-def _recorded(root: Path, name: str, row: Job, enabled: bool) -> Iterator[None]:
-    """Record a stage for `r2v status`, if enabled: parts of another stage are not."""
-    with ExitStack() as recording:
-        if enabled:
-            run = recording.enter_context(recorded_run(root, name, [row.name]))
-            recording.enter_context(run.stage(row.name))
-        yield
 
 
 def _log_rest(config: Config, row: Job, root: Path, *, itself: bool = False) -> None:
@@ -279,20 +278,6 @@ def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
     )
 
 
-def _duration(row: Job, key: str, seconds: float, cpu_seconds: float, published: bool) -> Duration:
-    """Return the record of a job's wall and CPU seconds on this machine, from which later runs are estimated. key: the
-    artifact's fingerprint."""
-    return Duration(
-        job=row.name,
-        fingerprint=key,
-        seconds=round(seconds, 3),
-        cpu_seconds=round(cpu_seconds, 3),
-        device=device_here(),
-        cpus=allocated_cpus(),
-        published=published,
-    )
-
-
 def _engine_of(sections: Any) -> dict[str, Any]:
     """Return summary figures of the serving engine of a stage's policy; none where this process answers."""
     policy = getattr(sections, "policy", None)
@@ -304,8 +289,7 @@ def _engine_of(sections: Any) -> dict[str, Any]:
 
 
 def _whole(config: Config, row: Job, key: str, root: Path) -> tuple[Artifact | None, bool]:
-    """Return a job's finished artifact if its hashes hold, and whether a damaged one is there. Files that do not belong
-    to it are set aside first."""
+    """Return a job's finished artifact if its hashes hold, and True if a damaged one is there; set strays aside."""
     try:
         return made_already(config, row, key, root), False
     except Stray as error:

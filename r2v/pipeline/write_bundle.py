@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,17 @@ def recorded_config(name: str, what: str, given: Config, root: Path) -> Config:
         recorded = load_recorded(path)
     except UsageError as error:
         raise InputError(f"{path}: was written by another version of R2V ({error}); make {link} again") from None
-    differing = _differing(_values(recorded), _values(given))
+    before, now = (flat(identity(config)) for config in (recorded, given))
+    keys = [key for key in sorted(before.keys() | now) if not key.startswith(_ELSEWHERE)]
+    pairs = ((key, before.get(key, _ABSENT), now.get(key, _ABSENT)) for key in keys)
+    differing = [(key, value, other) for key, value, other in pairs if value != other]
     if differing and not _up_to_date(name, given, root):
         raise UsageError(f"{_listed(differing, what)}; use --config {path}, or make {what} anew with these values")
     return recorded
 
 
 def _up_to_date(name: str, config: Config, root: Path) -> bool:
-    """True if every stage up to a published job is up to date under this configuration, with the runs of `data.runs`
-    or else the latest ones."""
+    """True if every stage up to a published job is up to date here, with the runs of `data.runs` or the latest ones."""
     collected = [row.name for row in JOBS if row.place is None]
     try:
         steps = plan(config, without=collected, root=root)
@@ -66,17 +68,6 @@ def _up_to_date(name: str, config: Config, root: Path) -> bool:
     except R2VError:
         return False
     return artifact is not None and artifact.fingerprint == published(config, name, root).fingerprint
-
-
-def _values(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in flat(identity(config)).items() if not key.startswith(_ELSEWHERE)}
-
-
-def _differing(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (key, recorded value, given value) of every key whose values differ between the configuration that the
-    models were trained with and the given one."""
-    pairs = ((key, recorded.get(key, _ABSENT), given.get(key, _ABSENT)) for key in sorted(recorded.keys() | given))
-    return [(key, before, now) for key, before, now in pairs if before != now]
 
 
 def _listed(differing: list[tuple[str, Any, Any]], what: str) -> str:
@@ -111,7 +102,10 @@ def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleMan
         return _written(output, lambda draft: _fill_imputed(draft, recorded, inputs))
     table = read_published(config, "evaluate", root)
     recorded = recorded_config("evaluate", "the evaluation", config, root)
-    inputs = _inputs(table, recorded)
+    _, inputs = attempt_of(table.folder)
+    parts = () if recorded.policy.is_api else PARTS
+    if lacking := [name for name in (*parts, "router") if name not in inputs]:
+        raise InputError(f"{table.folder}: was evaluated without {', '.join(lacking)}; a bundle needs all of them")
     _warn_of_newer(config, inputs, root)
     return _written(output, lambda draft: _fill(draft, recorded, table, inputs))
 
@@ -129,15 +123,6 @@ def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleMani
         finally:
             remove_own(draft, _DRAFT_MARKER)
     return manifest
-
-
-def _inputs(table: Artifact, config: Config) -> dict[str, Artifact]:
-    """Return the inputs of an evaluation, each file hashed."""
-    parts = () if config.policy.is_api else PARTS
-    _, inputs = attempt_of(table.folder)
-    if lacking := [name for name in (*parts, "router") if name not in inputs]:
-        raise InputError(f"{table.folder}: was evaluated without {', '.join(lacking)}; a bundle needs all of them")
-    return inputs
 
 
 def _warn_of_newer(config: Config, inputs: dict[str, Artifact], root: Path) -> None:
@@ -168,7 +153,16 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
     _write_settings(draft, config, {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
     if setup.domain is not None:
         write_domain(draft, setup.domain)
-    manifest = _described(draft, config, table, inputs)
+    threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
+    sources = {name: artifact.fingerprint for name, artifact in sorted(inputs.items())}
+    manifest = BundleManifest(
+        benchmark=setup.benchmark,
+        benchmark_version=setup.benchmark_version,
+        llm_call_rate=float(threshold["realised"]["llm_call_rate"]),
+        sources=sources | {"evaluate": table.fingerprint},
+        results_sha256=table.data_sha256,
+        **_of_draft(draft, config, threshold),
+    )
     write_text(draft / "README.md", model_card(manifest, table.folder / STRUCTURED / "main_table.csv", setup.level))
     return _sealed(manifest, draft)
 
@@ -241,23 +235,8 @@ def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
         shutil.copyfile(artifact.file(name), draft / target)
 
 
-def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
-    threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
-    setup = read_setup(table.folder)
-    sources = {name: artifact.fingerprint for name, artifact in sorted(inputs.items())}
-    return BundleManifest(
-        benchmark=setup.benchmark,
-        benchmark_version=setup.benchmark_version,
-        llm_call_rate=float(threshold["realised"]["llm_call_rate"]),
-        sources=sources | {"evaluate": table.fingerprint},
-        results_sha256=table.data_sha256,
-        **_of_draft(draft, config, threshold),
-    )
-
-
 def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of bundle.json that describe the policy and the router in the draft of a bundle, with the
-    threshold and the score that act."""
+    """Return the fields of bundle.json on the policy and the router in a draft, with the acting threshold and score."""
     router: dict[str, Any] = json.loads((draft / "router" / "r2v.json").read_text())
     return {
         "format": BUNDLE_FORMAT,

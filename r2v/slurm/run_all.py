@@ -102,7 +102,9 @@ def submit(
         return 0
     refused = list[R2VError]()
     for loaded, steps in zip(configs, plans, strict=True):
-        with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
+        existing = chains.find(root, places_of(loaded, root).name)
+        recorded = existing.allow_env if existing is not None and existing.config_sha == _sha(loaded) else ()
+        with keys.also_allowed([*allow_env, *recorded]):
             try:
                 require_worlds(loaded, [step.job for step in steps])
                 require_cap(loaded, [step.job for step in steps], root)
@@ -141,7 +143,10 @@ def resume(
         require_configuration(root, before)
         path = chains.folder(root, name) / "config.yaml"
         old, new = load(path), load(path, overrides)
-        _print_differences(old, new)
+        before_change, after_change = flat(asdict(old)), flat(asdict(new))
+        for key in sorted(before_change.keys() | after_change.keys()):
+            if before_change.get(key) != after_change.get(key):
+                print(f"{key}: {before_change.get(key)} -> {after_change.get(key)}")
         absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
         steps = _planned(new, _config_words(path, overrides), start, absent, root)
         rows = client.queue(name, root)
@@ -168,8 +173,7 @@ def resume(
 
 
 def cancel(*, name: str, root: Path = Path()) -> int:
-    """Cancel every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. Stages
-    that other chains wait for go on."""
+    """Cancel a chain's jobs, sentinels and helpers too, but not stages that others wait for; returns an exit code."""
     with sharing(root), chains.lock(root, name, wait=60.0):  # a reconciliation may hold it for many Slurm calls
         chain = replace(chains.read(root, name), cancelled=chains.now())
         chains.write(root, chain)
@@ -242,8 +246,8 @@ def _submit_chain(
             left_out = {job(word).name for word in without} & existing.jobs.keys() - alive - _done(root, existing)
             jobs = {name: entry for name, entry in existing.jobs.items() if name not in left_out}
             earlier = {**existing.earlier, **{name: existing.history[name] for name in left_out}}
-            chain = replace(chain, created_at=existing.created_at, jobs=jobs, earlier=earlier)
-            chain = replace(chain, allow_env=_names(existing.allow_env, allow_env))
+            names = _names(existing.allow_env, allow_env)
+            chain = replace(chain, created_at=existing.created_at, jobs=jobs, earlier=earlier, allow_env=names)
         elif existing is not None:
             chain = replace(chain, earlier=existing.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=existing if marks else None)
@@ -324,12 +328,6 @@ def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[
     return requests_by_job
 
 
-def _recorded_names(root: Path, config: Config) -> tuple[str, ...]:
-    """Return the variables that this configuration's chain may send as keys; () if its chain has another one."""
-    existing = chains.find(root, places_of(config, root).name)
-    return existing.allow_env if existing is not None and existing.config_sha == _sha(config) else ()
-
-
 def _names(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
@@ -370,11 +368,10 @@ def _sha(config: Config) -> str:
 
 
 def _new_chain(root: Path, config: Config) -> Chain:
-    name, benchmark, condition = places_of(config, root).name, config.env.benchmark, config.data.condition
     return Chain(
-        name=name,
-        benchmark=benchmark,
-        condition=condition,
+        name=places_of(config, root).name,
+        benchmark=config.env.benchmark,
+        condition=config.data.condition,
         config_sha=_sha(config),
         user=chains.account(),
         checkout=chains.checkout_id(root),
@@ -391,13 +388,6 @@ def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: 
     print("\n".join(estimate_lines(config, {name: resources[name] for name in due}, root)))
     if refused:
         raise UsageError(f"sbatch would refuse {', '.join(refused)}; mend the headers in {SCRIPTS}, see `r2v doctor`")
-
-
-def _print_differences(old: Config, new: Config) -> None:
-    before, after = flat(asdict(old)), flat(asdict(new))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            print(f"{key}: {before.get(key)} -> {after.get(key)}")
 
 
 def _print_outcome(

@@ -46,7 +46,11 @@ def submit_missing(
     from r2v.slurm.healing.reconcile import bring_in_line
 
     rows = client.queue(chain.name, root)
-    _update_comments(rows, chain)
+    for row in rows:  # whose configuration's hash has changed since they were submitted
+        mark = parse_comment(row.comment)
+        if mark is not None and mark.sha != chain.config_sha:
+            changed = chain.comment(mark.job, attempt=mark.attempt, sentinel=mark.sentinel, own=mark.own)
+            client.update(row.id, comment=changed)
     alive = {row.id for row in rows}
     _require_whole_queue(root, chain, due, alive)
     alive -= _end_edited(rows, chain, due, resources)
@@ -74,8 +78,7 @@ def submit_missing(
 
 
 def next_request(root: Path, chain: Chain, name: str, config: Config) -> Resources:
-    """Return the resources of a job's next submission: its header's, with the sizes that healing learned. Raises
-    UsageError and InputError as `headers.read` does."""
+    """Return a job's next request: its header with the sizes that healing learned. Raises as `headers.read` does."""
     request = requests.of_job(root, chain.jobs[name].script, name, config)
     return replace(request, directives=sized(root, chain.name, name, request.directives))
 
@@ -157,8 +160,7 @@ def _place(script: str, sized_by: str, refusal: str) -> str:
 
 
 def check_request(resources: Resources) -> SubmitCheck:
-    """Test a header with `sbatch --test-only`. It is accepted if only downed nodes or a full queue stand against it,
-    since both pass."""
+    """Test a header with `sbatch --test-only`; downed nodes and a full queue pass, so that they refuse nothing."""
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
@@ -195,12 +197,3 @@ def table(chain: Chain, due: Sequence[str], submitted: Sequence[str], resources:
             limit = latest.resources.get("time", "")
             rows.append((name, latest.id, waits, str(resources[name].gpus), limit, before))
     return text_table(rows)
-
-
-def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
-    """Update the comments of queued jobs whose configuration hash has changed since they were submitted."""
-    for row in rows:
-        mark = parse_comment(row.comment)
-        if mark is not None and mark.sha != chain.config_sha:
-            changed = chain.comment(mark.job, attempt=mark.attempt, sentinel=mark.sentinel, own=mark.own)
-            client.update(row.id, comment=changed)

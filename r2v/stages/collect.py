@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,10 +102,11 @@ def run(cfg: CollectSettings, work: Work) -> None:
             f"start afresh without --run-id, or finish it with its own configuration"
         )
     if manifest.all_faults:
+        fault = next(e.env_fault for e in handle.store.iter_episodes() if e.env_fault is not None)
         raise EnvironmentFault(
-            f"run {manifest.run_id}: the world broke in all {manifest.n_episodes} episodes, first: "
-            f"{_first_fault(handle)}; mend it (`r2v check-env` tells what is wrong with a benchmark) and run the same "
-            "command again, which begins a new run"
+            f"run {manifest.run_id}: the world broke in all {manifest.n_episodes} episodes, first: {fault}; "
+            "mend it (`r2v check-env` tells what is wrong with a benchmark) and run the same command again, which "
+            "begins a new run"
         )
     if not manifest.n_success and (reason := _no_answer_at_all(handle)):
         raise EnvironmentFault(
@@ -237,11 +238,6 @@ def _announce(handle: RunHandle) -> None:
     logger.info(box)
 
 
-def _first_fault(handle: RunHandle) -> str:
-    """Return the reason that the first episode of a run was not measured."""
-    return next(str(e.env_fault) for e in handle.store.iter_episodes() if e.env_fault is not None)
-
-
 def _no_answer_at_all(handle: RunHandle) -> str:
     """Return the reason that the first episode of a run got no answer, if none got one; else ""."""
     reasons = [episode.outcome_reason for episode in handle.store.iter_episodes()]
@@ -263,10 +259,7 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     name, provider = teacher_name(cfg.teacher, benchmark), cfg.teacher.provider
     record = {"run_id": run_id, "teacher_provider": provider, "teacher_model": name}
-    specs = collection_specs(cfg, benchmark, record)
-    for line in fewer_tasks(cfg, specs, benchmark.name):
-        logger.info("  fewer tasks than asked: reason=%s", line)
-    return specs
+    return collection_specs(cfg, benchmark, record)
 
 
 def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
@@ -276,13 +269,6 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][: cfg.num_episodes]
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
-
-
-def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
-    """Yield a line if more episodes a seed are asked for than the benchmark has tasks."""
-    limit, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
-    if limit is not None and limit > there:
-        yield f"data.num_episodes={limit}: {name} has {there} tasks in the train split; all of them are played"
 
 
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:

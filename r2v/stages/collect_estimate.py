@@ -97,8 +97,7 @@ def require_paid(config: Config) -> None:
 
 
 def estimate(config: Config, root: Path = Path()) -> Estimate:
-    """Count and price the requests of `collect`. Raise UsageError for a scripted teacher, which costs nothing, and for
-    a model without a price."""
+    """Count and price the requests of `collect`. Raise UsageError for a scripted teacher, or a model without price."""
     require_paid(config)
     cfg = collect.CollectSettings.of(config)
     rate, benchmark = asked_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
@@ -110,7 +109,8 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
     )
     tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
-    most = len(missing) * cfg.max_steps
+    most, limit, there = len(missing) * cfg.max_steps, cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    fewer = f"data.num_episodes={limit}: {benchmark.name} has {there} tasks in the train split; all of them are played"
     width = conversations_of(config.rollout, benchmark, cfg.teacher)
     plans = collection_plans(
         cfg.teacher,
@@ -138,7 +138,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         lines=(
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
-            *collect.fewer_tasks(cfg, specs, benchmark.name),
+            *([fewer] if limit is not None and limit > there else []),
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
             plans.line,

@@ -159,7 +159,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         policy=published_policy(work),
         verifier=trained(work.inputs.get("verifier")) if cfg.asks_verifier else None,
         router=work.inputs["router"].folder,
-        num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
+        num_samples=cfg.router.num_samples(cfg.inference),
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},
     )
 
@@ -263,8 +263,7 @@ def _gain_cell(
     specs: Sequence[EpisodeSpec],
     calibration: dict[str, CalibrationRecord],
 ) -> Cell:
-    """Return the cell of executed gains of an LLM step, along episodes of the method `EvaluateSettings.gains_along`,
-    which also continues the branches."""
+    """Return the cell of executed gains of LLM steps, along the method `gains_along`, which continues the branches."""
     placed = calibration.get(f"{OURS}@{MAIN}")
     tau = None if placed is None else placed.tau
     method, what = cfg.gains_along(tau), f"{condition} gains"

@@ -5,8 +5,7 @@
 States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that scores
 a task was trained without it. ranking_report.json has the executed gain from choosing by these scores, with two
 references: the sample most likely under the policy, which costs nothing, and the sample of the highest executed value,
-an upper bound. pairs_report.json counts the states without a pair by reason. Without any pair, preference training
-publishes the cloned policy.
+an upper bound. pairs_report.json counts the states without a pair by reason. Without any, the clone is published.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class CandidatesSettings:
             inference=config.inference.acting(),
             candidates=config.candidates.resolved(config.teacher.provider),
             preference=config.preference.pairing(),
-            tasks=c.TaskSelection.training(config),
         )
 
     @property

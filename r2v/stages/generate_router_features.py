@@ -64,12 +64,10 @@ def _played(
         work,
         policy=published_policy(work),
         verifier=trained(work.inputs.get("verifier")) if cfg.router.reads_verifier else None,
-        num_samples=cfg.inference.num_candidates if cfg.samples else 0,
+        num_samples=cfg.router.num_samples(cfg.inference),
     )
-    benchmark, counts = (
-        runner.world.benchmark,
-        (("train", cfg.router.num_tasks), ("calibration", cfg.router.num_calibration_tasks)),
-    )
+    benchmark = runner.world.benchmark
+    counts = (("train", cfg.router.num_tasks), ("calibration", cfg.router.num_calibration_tasks))
     every = [
         spec
         for split, count in counts
@@ -80,7 +78,7 @@ def _played(
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
     episodes = (to_line(episode) for cell in cells for episode in runner.player.plain_episodes(cell))
-    figures = {"n_never_branched": len(every) - len(first), "rounds": [figures.plain() for figures in rounds]}
+    figures = {"n_never_branched": len(every) - len(first), "rounds": [asdict(figures) for figures in rounds]}
     return rows, episodes, figures
 
 
@@ -91,6 +89,7 @@ def _play_rounds(
     faults to `faults`. Helpers call it too: every process plays the same cells."""
     from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
+    from r2v.router.training import fit_routers
 
     cells = [runner.feature_cell(first, "roll out, with counterfactuals")]
     thresholds: dict[str, float] = {}
@@ -108,16 +107,11 @@ def _play_rounds(
         new = [row for cell in cells for row in rows_of(measured(cell, runner.player, faults))]
         played += cells
         rows += new
-        before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
+        before, fits = model, cfg.router.routed_rounds and rows
+        model = fit_routers(rows, cfg.router, cfg.seed or 0)[0] if fits else None
         figures.append(RoundFigures.of(number, thresholds, new, before, model))
         logger.info("  router round played: figures=%s", round_line(asdict(figures[-1])))
     return rows, figures, played
-
-
-def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
-    from r2v.router.training import fit_routers
-
-    return fit_routers(rows, cfg.router, cfg.seed or 0)[0]
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
@@ -131,7 +125,8 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
     calibration = cfg.specs(benchmark, "calibration", method=OURS)
     targets = {(OURS, name): budget for name, budget in budgets.items()}
     choices = place_thresholds(ExecutedPlays(runner, calibration), targets, PLACING_PLAYS)
-    thresholds = {name: _consulted(choices[OURS, name].tau) for name in budgets}
+    # strictly between 0 and 1, so that the router is consulted at every step
+    thresholds = {name: min(max(choices[OURS, name].tau, 1 - SCORE_ONLY), SCORE_ONLY) for name in budgets}
     start = router.num_tasks + (number - 1) * router.round_tasks
     train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)
     specs = branchable(benchmark, [*train, *calibration], "router features")
@@ -142,11 +137,6 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
         if dealt[name]
     ]
     return cells, thresholds
-
-
-def _consulted(tau: float) -> float:
-    """Return the threshold clipped to strictly between 0 and 1, so that the router is consulted at every step."""
-    return min(max(tau, 1 - SCORE_ONLY), SCORE_ONLY)
 
 
 def _window(specs: Sequence[EpisodeSpec], start: int, count: int) -> list[EpisodeSpec]:
@@ -180,13 +170,16 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
 def report(rows: list[FeatureRow]) -> dict[str, Any]:
     """Return counts over the small policy's rollouts and their counterfactuals."""
     episodes = {row.episode_id: bool(row.slm_episode_success) for row in rows}
+    return {**_counts(rows), "slm_success": round(sum(episodes.values()) / len(episodes), 4)}
+
+
+def _counts(rows: Sequence[FeatureRow]) -> dict[str, int]:
     return {
         "n_steps": len(rows),
         "n_tasks": len({row.task_id for row in rows}),
         "n_disagreements": sum(bool(row.disagrees) for row in rows),
         "n_gain": sum((row.gain or 0) > 0 for row in rows),
         "n_harm": sum((row.gain or 0) < 0 for row in rows),
-        "slm_success": round(sum(episodes.values()) / len(episodes), 4),
     }
 
 
@@ -232,21 +225,13 @@ class RoundFigures:
         return cls(
             round=number,
             thresholds=thresholds,
-            n_tasks=len({row.task_id for row in rows}),
-            n_steps=len(rows),
-            n_disagreements=sum(bool(row.disagrees) for row in rows),
-            n_gain=sum((row.gain or 0) > 0 for row in rows),
-            n_harm=sum((row.gain or 0) < 0 for row in rows),
+            **_counts(rows),
             llm_call_rate=round(fmean([row.actor != "slm" for row in rows] or [0.0]), 6),
             cost=round(sum(row.spent for row in rows), 6),
             auroc_before=_auroc(before, held),
             auroc_after=_auroc(after, held),
             moved=round(fmean(_moves(before, after, row) for row in decided), 6) if decided else None,
         )
-
-    def plain(self) -> dict[str, object]:
-        """Return the figures as JSON values."""
-        return asdict(self)
 
 
 def _auroc(model: RouterModel | None, rows: Sequence[FeatureRow]) -> float | None:

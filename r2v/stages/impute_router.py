@@ -66,7 +66,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         waves, told_of = engine(cfg.rollout, benchmark), tool_specs(_tools(work, "bc"))
         weights = work.inputs["bc"].file("final")
         slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
-    samples = cfg.inference.num_candidates if cfg.samples else 0
+    samples = cfg.router.num_samples(cfg.inference)
     cases = CaseIndex.load(work.inputs["case_support"].folder) if "case_support" in work.inputs else None
     extractor = FeatureExtractor(cfg.inference, slm=slm, num_samples=samples, cases=cases)
     inputs = {name: artifact.data_sha256 for name, artifact in work.inputs.items()}
@@ -244,8 +244,7 @@ def _score(model: RouterModel, row: FeatureRow) -> float:
 
 
 def _tau(model: RouterModel, budget: float, rows: Sequence[FeatureRow]) -> float:
-    steps = [(_score(model, row), not row.disagrees) for row in rows]
-    return float(placed_on_records(steps, budget)["tau"] or 0.0)
+    return float(_placed(model, rows, budget)["tau"] or 0.0)
 
 
 def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> dict[str, float | None]:

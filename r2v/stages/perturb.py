@@ -220,8 +220,7 @@ def reroll(
 def _reroll_cell(
     cfg: PerturbSettings, benchmark: Benchmark, parents: Iterable[tuple[str, int]], seeds: Sequence[int], work: Work
 ) -> tuple[BlockPlayer, Cell]:
-    """Return the player and the cell of every parent under every perturbation seed, sorted, so that all processes cut
-    the cell into the same blocks."""
+    """Return player and cell of all parents and perturbation seeds, sorted: every process cuts the same blocks."""
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.model_factory import Payer, engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld

@@ -51,7 +51,6 @@ class PilotSettings:
             cls,
             config,
             inference=config.inference.acting(),
-            tasks=c.TaskSelection.training(config),
             num_tasks=config.evaluation.pilot_tasks,
             seed=config.router.seeds[0],
         )

@@ -39,11 +39,6 @@ class RouterFeaturesSettings:
         """True if nothing is played and the policy acts at its teacher's states (`r2v.stages.impute_router`)."""
         return self.router.imputed
 
-    @property
-    def samples(self) -> bool:
-        """True if features need further samples of the small policy."""
-        return "samples" in self.router.features
-
     @classmethod
     def of(cls, config: c.Config) -> RouterFeaturesSettings:
         """Return the part of a configuration that router features read."""
@@ -51,14 +46,12 @@ class RouterFeaturesSettings:
             cls,
             config,
             inference=config.inference.acting("samples" in config.router.features),
-            tasks=c.TaskSelection.training(config),
             router=config.router.features_only(),
             seed=config.seed if config.router.routed_rounds else None,
         )
 
     def specs(self, benchmark: Benchmark, split: str, *, method: str) -> list[EpisodeSpec]:
-        """Return the episodes of a split: of the first `router.num_calibration_tasks` calibration tasks, or of all
-        training tasks."""
+        """Return a split's episodes: the first `num_calibration_tasks` calibration tasks, or all training tasks."""
         from r2v.rollout.session import episode_specs
 
         limit = self.router.num_calibration_tasks if split == "calibration" else None
@@ -87,15 +80,9 @@ class RouterSettings:
             cls,
             config,
             inference=config.inference.acting("samples" in config.router.features),
-            tasks=c.TaskSelection.training(config),
         )
 
     @property
     def asks_teacher(self) -> bool:
         """True if the stage sends requests to the teacher."""
         return not self.router.imputed
-
-    @property
-    def num_samples(self) -> int:
-        """Samples per step of the router's features."""
-        return self.inference.num_candidates if "samples" in self.router.features else 0

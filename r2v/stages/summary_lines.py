@@ -31,10 +31,11 @@ def verifier_line(report: Mapping[str, Any]) -> str:
         ("teacher_alone", "by who acted alone"),
         ("last_observation_hidden", "without the last observation"),
     )
-    others = [_known(name, report.get(f"auroc_{key}"), ".3f") for key, name in aurocs]
+    area = _known("AUROC", report.get("auroc"), ".3f")
+    others = ", ".join(filter(None, (_known(name, report.get(f"auroc_{key}"), ".3f") for key, name in aurocs)))
     return _listed(
         f"{report['examples']} actions of {report['tasks']} {report['measured_on']}",
-        _with_others(_known("AUROC", report.get("auroc"), ".3f"), *others),
+        f"{area} ({others})" if area and others else area,
         _known("accuracy", report.get("accuracy"), ".1%") + f" (majority {report['accuracy_majority']:.1%})",
         _known("Brier score", report.get("brier"), ".4f") + f" (of the mean {report['brier_constant']:.4f})",
         _known("calibration error", report.get("ece"), ".4f"),
@@ -170,11 +171,6 @@ def _known(name: str, value: float | None, form: str) -> str:
 
 def _points(whose: str, gain: float | None) -> str:
     return "" if gain is None else f"{whose} {100 * gain:+.1f} points"
-
-
-def _with_others(first: str, *others: str) -> str:
-    others = tuple(filter(None, others))
-    return f"{first} ({', '.join(others)})" if first and others else first
 
 
 def _listed(*parts: str) -> str:

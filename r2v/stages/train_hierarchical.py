@@ -24,8 +24,8 @@ from r2v.errors import InputError, UsageError
 from r2v.extensions import is_dotted, source_sha256
 from r2v.hrl.parallel.placement import split_ranks
 from r2v.log import logger
-from r2v.stages import Stage
-from r2v.storage.artifact import Work, attempt_of
+from r2v.stages import Stage, attempt_of_rank
+from r2v.storage.artifact import Work
 from r2v.storage.files import content_sha256
 from r2v.storage.removal import ATTEMPT_PART, remove_own
 
@@ -180,10 +180,8 @@ def _train(config: c.Config, work: Work) -> None:
 
 def _train_as_rank(folder: Path) -> None:
     """Train the attempt in a folder as one of the ranks, by its recorded configuration and inputs."""
-    _, inputs = attempt_of(folder)
-    config = c.load(folder / "config.yaml")
-    config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))
-    _train(config, Work(folder=folder, fingerprint="", inputs=inputs, root=Path()))
+    _, config, work = attempt_of_rank(folder)
+    _train(config, work)
 
 
 STAGE = Stage(version=3, settings=HierarchicalSettings, run=run)

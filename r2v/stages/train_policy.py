@@ -17,7 +17,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -28,9 +28,9 @@ from r2v.envs.base import WORLDLESS, require_playable
 from r2v.errors import UsageError
 from r2v.evaluation.acting.acting_settings import ActingSettings
 from r2v.log import logger
-from r2v.stages import Stage
+from r2v.stages import Stage, attempt_of_rank
 from r2v.stages.accept_policy import accept_or_hand_on, hand_on
-from r2v.storage.artifact import Work, attempt_of
+from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
@@ -63,11 +63,6 @@ class BCSettings:
     """Settings of the readiness measurement, which changes no weights; None without a world."""
     needs_world: ClassVar = False
     """The tools were recorded with the data; only data of an earlier R2V needs a fresh world for them."""
-
-    def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
 
     @classmethod
     def of(cls, config: c.Config) -> BCSettings:
@@ -102,30 +97,24 @@ class PreferenceSettings:
     """False for its tools; `acting` has the world of the comparison."""
 
     def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, or not by this optimizer, or a world that cannot be
-        played."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
+        """Raise UsageError for a world of the comparison that cannot be played."""
         if self.acting is not None:
             require_playable(self.acting.env.benchmark, self.acting.env.options)
 
     @classmethod
     def of(cls, config: c.Config) -> PreferenceSettings:
         """Return the part of a configuration that preference training reads."""
+        chosen = config.preference
+        compares = chosen.enabled and chosen.accept != "always" and config.env.benchmark not in WORLDLESS
         return cls(
             policy=config.policy.trained(),
             phase=config.training.phase("preference"),
-            preference=config.preference,
+            preference=chosen,
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
             env=_env_of_tools(config),
-            acting=ActingSettings.of(config) if _compares(config) else None,
+            acting=ActingSettings.of(config) if compares else None,
         )
-
-
-def _compares(config: c.Config) -> bool:
-    chosen = config.preference
-    return chosen.enabled and chosen.accept != "always" and config.env.benchmark not in WORLDLESS
 
 
 def _env_of_tools(config: c.Config) -> c.EnvConfig | None:
@@ -136,8 +125,7 @@ P = TypeVar("P", BCSettings, PreferenceSettings)
 
 
 def run_bc(cfg: BCSettings, work: Work) -> None:
-    """Clone the successful training episodes, measure on calibration episodes, and measure the policy's readiness for
-    the paid stages."""
+    """Clone the successful training episodes, measure on calibration ones, and measure readiness for paid stages."""
     from r2v.evaluation.acting.readiness import readiness_of
 
     report = _trained(cfg, work, _clone, "bc_report.json")
@@ -152,8 +140,7 @@ def run_bc(cfg: BCSettings, work: Work) -> None:
 
 
 def run_preference(cfg: PreferenceSettings, work: Work) -> None:
-    """Train bc's weights on the candidates' pairs, and publish them if executed success is higher; else, and without
-    pairs, publish bc's."""
+    """Train bc's weights on pairs and publish them if executed success is higher; else, and without pairs, bc's."""
     reason = _nothing_to_learn(cfg, work)
     if reason is not None:
         logger.warning("  preference training skipped, the cloned policy is published: reason=%s", reason)
@@ -241,12 +228,8 @@ def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
 
 def _train_as_rank(folder: Path) -> None:
     """Train the attempt in a folder as one of the ranks, by its recorded configuration and inputs."""
-    job, inputs = attempt_of(folder)
-    config = c.load(folder / "config.yaml")
-    device = distributed.own_device(config.policy.device)
-    distributed.join(device)
-    config = replace(config, policy=replace(config.policy, device=device))
-    work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
+    job, config, work = attempt_of_rank(folder)
+    distributed.join(config.policy.device)
     if job == "bc":
         _clone(BCSettings.of(config), work)
     else:
@@ -274,8 +257,7 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def training_is_sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
-    """True if ranks divide the weights or their optimizer's states too. Raise UsageError, before anything is loaded,
-    where that is impossible."""
+    """True if ranks divide weights or optimizer states. Raise UsageError, before loading, where that cannot be."""
     if phase.fsdp:
         if ranks < 2 or not distributed.crowded(policy.device):
             # elsewhere accelerate would silently train whole weights on each rank

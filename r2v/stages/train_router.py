@@ -107,7 +107,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         policy=published_policy(work),
         router=folder,
         verifier=trained(work.inputs.get("verifier")) if cfg.router.reads_verifier else None,
-        num_samples=cfg.num_samples,
+        num_samples=cfg.router.num_samples(cfg.inference),
     )
     benchmark, seeds, limit = runner.world.benchmark, cfg.router.seeds, cfg.router.num_calibration_tasks
     specs = episode_specs(benchmark, "calibration", seeds, cfg.tasks, method=OURS, limit=limit)

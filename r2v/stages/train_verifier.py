@@ -6,8 +6,7 @@ Labels (`verifier.label_sources`) come from executed corruptions: on training ta
 steps of the teacher, who then plays to the end. `auto` takes them where worlds fork and a scripted expert makes that
 free, else recorded outcomes. `[td]` smooths recorded outcomes by the values of verifiers of other tasks; `[consensus]`
 takes executed labels that a judge confirms. With `verifier.mode=llm_judge` the teacher's model judges recorded steps
-and plausible wrong ones through its provider, and the head learns its scores: later stages ask the head, never the
-judge.
+and plausible wrong ones through its provider, and the head learns its scores: later stages ask the head alone.
 
 One more verifier per fold is trained without that fold's tasks, so that candidates are scored by a verifier that has
 not seen their task. Each verifier has its own checkpoints, from which an interrupted run resumes. With several GPUs (or
@@ -41,6 +40,7 @@ from r2v.stages.verifier_training import (
 )
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
+from r2v.storage.integrity import CONFIGURATION
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -203,8 +203,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 
 def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExample]) -> Sequence[float | None]:
-    """Return the judge's score of each example, or None without one. Each request is paid once, and the likely cost is
-    logged before."""
+    """Return the judge's score of each example, or None; each request is paid once, the likely cost logged before."""
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.rollout.model_factory import Payer, judge_of
@@ -225,10 +224,6 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
 
 
 STAGE = Stage(version=2, settings=VerifierSettings, run=run)
-
-
-SETTINGS_FILE = "config.yaml"
-"""File of an artifact with the whole configuration that made it."""
 
 
 def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts: Path) -> TeacherConfig:
@@ -273,7 +268,7 @@ def _collected_by(run: RunManifest, artifacts: Path) -> TeacherConfig | None:
     """Return the teacher's settings of a run; None if it was no provider's model."""
     if run.imported or run.provider == "scripted":
         return None
-    path = artifacts / f"collect-{run.fingerprint}" / SETTINGS_FILE
+    path = artifacts / f"collect-{run.fingerprint}" / CONFIGURATION
     if not path.is_file():
         raise InputError(
             f"{path}: missing, so that it is not known how run {run.run_id} asked {run.model_name}; put it back, or "

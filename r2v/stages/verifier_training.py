@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from r2v import distributed
 from r2v.data.manifest import tools_of_runs
 from r2v.data.registry import DataRegistry
 from r2v.randomness import digest
-from r2v.storage.artifact import Work, attempt_of
+from r2v.stages import attempt_of_rank
+from r2v.storage.artifact import Work
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
@@ -59,11 +60,6 @@ class VerifierSettings:
     prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
     """`PolicyConfig.prompt_version`."""
 
-    def require_possible(self) -> None:
-        """Raise UsageError for weights that cannot be trained, or not by this optimizer."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
-
     def require_anew(self) -> None:
         """Raise UsageError for a judge that would be the teacher of a collection by the scripted expert."""
         if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):
@@ -78,7 +74,6 @@ class VerifierSettings:
             policy=config.policy.trained(),
             inference=config.inference.acting(),
             phase=config.training.phase("verifier"),
-            tasks=c.TaskSelection.training(config),
             num_folds=config.candidates.num_folds,
             prompt=config.policy.prompt_version,
         )
@@ -227,8 +222,7 @@ def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
 def _verifiers(
     cfg: VerifierSettings, train: Sequence[VerifierExample], folder: Path
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
-    """Yield every verifier's folder and examples, at most `training.verifier.max_examples`: the final one, then one for
-    each fold."""
+    """Yield every verifier's folder and its at most `training.verifier.max_examples` examples: final, then folds."""
     from r2v.policy.training.fit import draw_rows
 
     learns = {FINAL: list(train)}
@@ -296,12 +290,9 @@ def _train_as_rank(folder: Path, part: str) -> None:
     """Train a part of the attempt's verifiers as one of the ranks, by the folder's configuration and inputs."""
     from r2v.verifier.labels import read_examples
 
-    _, inputs = attempt_of(folder)
-    config = c.load(folder / "config.yaml")
-    device = distributed.own_device(config.policy.device)
-    distributed.join(device)
-    cfg = VerifierSettings.of(replace(config, policy=replace(config.policy, device=device)))
-    work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
+    _, config, work = attempt_of_rank(folder)
+    distributed.join(config.policy.device)
+    cfg = VerifierSettings.of(config)
     bases, tools = _bases(cfg), _tools(cfg, work)
     train = [example for example in read_examples(folder / part / LABELS) if example.split == "train"]
     for target, some in _verifiers(cfg, train, folder / part):

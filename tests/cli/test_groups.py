@@ -65,7 +65,7 @@ def completed(script: str, *words: str, folder: Path) -> set[str]:
 def test_bash_completes_commands_options_choices_and_files(
     parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert print_script(parser, "bash") == 0
+    print_script(parser, "bash")
     script = capsys.readouterr().out
     (tmp_path / "my_config.yaml").touch()
     assert completed(script, "coll", folder=tmp_path) == {"collect"}
@@ -78,7 +78,7 @@ def test_bash_completes_commands_options_choices_and_files(
 def test_a_script_for_each_shell(
     shell: str, parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert print_script(parser, shell) == 0
+    print_script(parser, shell)
     script = capsys.readouterr().out
     assert "train_policy" in script and "targeted" in script
 

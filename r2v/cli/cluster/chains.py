@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.cli.options import Parser, add_overrides, add_word, decimal, runs_code, sends_keys, whole
-from r2v.constraints import Range, Text, require
+from r2v.cli.options import Parser, add_overrides, add_word, positive, whole
+from r2v.constraints import Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
@@ -84,8 +84,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
         add_overrides(parser, f"configuration values that replace those of {replaced}")
-        sends_keys(parser)
-        runs_code(parser)
+        parser.set_defaults(sends_keys=True, runs_code=True)
         parser.add_argument(
             "--from",
             dest="start",
@@ -99,13 +98,13 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
         )
         parser.add_argument(
             "--max-attempts",
-            type=whole(Range(at_least=1, at_most=1000)),
+            type=whole(1, 1000),
             metavar="N",
             help="attempts of one job, healing included (default: 3)",
         )
         parser.add_argument(
             "--max-gpu-hours",
-            type=decimal(Range(above=0)),
+            type=positive,
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
@@ -122,8 +121,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def submission(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.submit` from a parsed `run_all` line. Raises UsageError for a line
-    without a benchmark."""
+    """Return the arguments of `r2v.slurm.run_all.submit` from a `run_all` line. Raises UsageError without benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
     names = ("benchmark", "config", "overrides", "without", "dry_run", "here", "take_over", *_SUBMITTED)
@@ -131,8 +129,7 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `r2v.slurm.run_all.resume` from a parsed `resume` line. Raises UsageError if it names no
-    chain."""
+    """Return the arguments of `r2v.slurm.run_all.resume` from a `resume` line. Raises UsageError if it has no chain."""
     return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
 
 
@@ -204,8 +201,7 @@ def _status(values: argparse.Namespace) -> int:
 
 
 def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
-    """Return the runs outside Slurm that a line names, or all of them, the newest last; without those whose name is
-    also a chain's."""
+    """Return the runs outside Slurm that a line names, or all, the newest last; not those with a chain's name."""
     from r2v.pipeline.local_run import local_runs
     from r2v.slurm.views.sources import names
 
@@ -235,7 +231,7 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
     return chosen(Path(), None), words[0] if words else None
 
 
-def _logs(values: argparse.Namespace) -> int:
+def _logs(values: argparse.Namespace) -> None:
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views import local, logs
     from r2v.slurm.views.chain_status import settled
@@ -249,7 +245,7 @@ def _logs(values: argparse.Namespace) -> int:
                 print(text, end="", flush=True)
         else:
             _print_log(path, errors=values.errors)
-        return 0
+        return
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
@@ -260,11 +256,10 @@ def _logs(values: argparse.Namespace) -> int:
             logger.info("job has not begun, waiting (Ctrl-C ends the waiting, not the job): job=%s", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
-        return 0
+        return
     for path in logs.with_errors(Path(), files.chain, id_):
         logger.info("log: path=%s", path)
         _print_log(path, errors=values.errors)
-    return 0
 
 
 def _print_log(path: Path, *, errors: bool) -> None:
@@ -280,8 +275,7 @@ def _print_log(path: Path, *, errors: bool) -> None:
 
 
 def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
-    """Return the local run and stage of the log that a line names: NAME STAGE, or STAGE of the newest run if no chain
-    exists; None without such a log."""
+    """Return the local run and stage of a log: NAME STAGE, or STAGE of the newest run without chains; None for none."""
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views.logs import NUMBERS
     from r2v.slurm.views.sources import names
@@ -293,19 +287,17 @@ def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
     return (here[-1], job) if log_of(Path(), here[-1].name, job).is_file() else None
 
 
-def _explain(values: argparse.Namespace) -> int:
+def _explain(values: argparse.Namespace) -> None:
     from r2v.serve.accounts.explain import explained, listed_sessions, nearest_sessions
     from r2v.slurm.views import explain, logs
     from r2v.slurm.views.chain_status import settled, statuses
     from r2v.slurm.views.sources import names
 
     if values.sessions:
-        print("\n".join(listed_sessions(Path())))
-        return 0
+        return print("\n".join(listed_sessions(Path())))
     other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
-        print("\n".join(lines))
-        return 0
+        return print("\n".join(lines))
     if other and not names():
         raise UsageError(
             f"{values.words[0]:.200}: no chain of jobs, session or episode of r2v has this name; "
@@ -317,7 +309,6 @@ def _explain(values: argparse.Namespace) -> int:
     if word and word not in {entry.job for entry in status.jobs}:
         logs.job_id(status.files, word)
     print("\n".join(explain.explain(status, word)))
-    return 0
 
 
 def _cost(values: argparse.Namespace) -> int:
@@ -341,7 +332,7 @@ def _cost(values: argparse.Namespace) -> int:
     return 0 if readable == selected else InputError.exit_code
 
 
-def _graph(values: argparse.Namespace) -> int:
+def _graph(values: argparse.Namespace) -> None:
     from r2v.slurm.views import graph
     from r2v.slurm.views.chain_status import settled, statuses
 
@@ -350,4 +341,3 @@ def _graph(values: argparse.Namespace) -> int:
         print(json.dumps(graph.as_json(status), indent=2))
     else:
         print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(status)))
-    return 0

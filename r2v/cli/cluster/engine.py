@@ -13,10 +13,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from r2v.cli.options import Parser, add_word, add_words, whole
+from r2v.cli.options import Parser, add_overrides, add_word, add_words, whole
 from r2v.config.engines import JOB
 from r2v.config.models import LOOPBACK
-from r2v.constraints import Range
 from r2v.errors import UsageError
 
 
@@ -35,15 +34,13 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     _add_home(show)
     serve = add_word(actions, "serve", "serve the base of a configuration until interrupted", _serve)
     serve.add_argument("--config", metavar="FILE", help="configuration of the policy (default: the defaults)")
-    serve.add_argument(
-        "--overrides", metavar="KEY=VALUE", nargs="*", default=[], help="configuration keys to change (default: none)"
-    )
+    add_overrides(serve, "configuration keys to change")
     serve.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)"
     )
     serve.add_argument(
         "--port",
-        type=whole(Range(at_least=1, at_most=65_535)),
+        type=whole(1, 65_535),
         default=8000,
         metavar="N",
         help="port to listen on (default: 8000)",
@@ -62,21 +59,19 @@ def _add_home(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _install(arguments: argparse.Namespace) -> int:
+def _install(arguments: argparse.Namespace) -> None:
     from r2v.llm.engines.install import build_for_this_machine, install_engine
     from r2v.llm.engines.release import engine_home
 
     build = build_for_this_machine() if arguments.build == "auto" else arguments.build
     install_engine(engine_home(arguments.home), build, say=print)
-    return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     from r2v.llm.engines.install import try_engine
     from r2v.llm.engines.release import engine_home
 
     print(try_engine(engine_home(arguments.home)))
-    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

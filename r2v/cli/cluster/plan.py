@@ -14,15 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from r2v.cli.options import Parser, add_overrides, add_word, whole
-from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.training_job import StageName
 from r2v.memory.sizes import parse_size
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from r2v.memory.planner.phases import Lookup
     from r2v.memory.store import Measure
 
-_GPUS = Range(at_least=1, at_most=100_000)
 _DEFAULT_GPU = "44.53GiB"
 """Usable memory of a GPU sold as 48 GB."""
 _CRITIC = "FacebookAI/roberta-base"
@@ -74,7 +70,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     plan.add_argument(
         "--gpus",
-        type=whole(_GPUS),
+        type=whole(1, 100_000),
         metavar="COUNT",
         help="number of GPUs (default: 1; for all stages: by the headers of their scripts)",
     )
@@ -83,10 +79,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="NAME",
         help="GPU type in --gres, such as a100 (default: any; for all stages: by the headers)",
     )
-    plan.add_argument("--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: by the headers)")
+    plan.add_argument(
+        "--cpus", type=whole(1, 100_000), metavar="COUNT", help="CPUs of each stage (default: by the headers)"
+    )
     plan.add_argument(
         "--helpers",
-        type=whole(Range(at_least=0, at_most=100_000)),
+        type=whole(0, 100_000),
         metavar="COUNT",
         help="concurrent helpers of each stage that can use them (default: by the headers)",
     )
@@ -107,7 +105,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def run(values: argparse.Namespace) -> int:
+def run(values: argparse.Namespace) -> None:
     """Print the plan, and measure it with --probe. Raises UsageError if nothing fits, or for contradictory options."""
     configured = values.config is not None or bool(values.overrides)
     every = values.stage is None and configured
@@ -122,28 +120,17 @@ def run(values: argparse.Namespace) -> int:
     return _run_stage(values) if values.stage else _run_all_stages(values)
 
 
-@contextmanager
-def _lookup() -> Iterator[tuple[Measure, Lookup]]:
-    """Yield the measuring function, which uses a child process, and the lookup that reads stored measurements first."""
-    from r2v.memory.store import Measuring, measurement
-
-    with Measuring() as measure:
-        yield measure, partial(measurement, measure=measure)
-
-
 def _config(values: argparse.Namespace) -> Config:
     from r2v.memory.profile_of_model import configured
 
-    return configured(values.config, _overrides(values))
+    model = [f"policy.model_name={values.model}"] if values.model else []
+    return configured(values.config, [*values.overrides, *model])
 
 
-def _overrides(values: argparse.Namespace) -> list[str]:
-    return [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
-
-
-def _run_all_stages(values: argparse.Namespace) -> int:
+def _run_all_stages(values: argparse.Namespace) -> None:
     """Print the tables of memory and time of all stages of a configuration."""
     from r2v.memory.report import plan_stages, stages_as_json, stages_report
+    from r2v.memory.store import Measuring, measurement
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
     from r2v.pipeline.plan.benchmark_facts import facts_here
@@ -159,7 +146,8 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     except UsageError as error:  # without the benchmark installed, the memory plan still holds
         times = [f"no times: {error}"]
     machines |= {item.name: _machine(values, item.allotted.gpus, item.allotted.card) for item in jobs}
-    with _lookup() as (measure, lookup):
+    with Measuring() as measure:  # in a child process; stored measurements come first
+        lookup = partial(measurement, measure=measure)
         code = {row.name: row.memory for row in rows}
         stages = plan_stages(
             config, {name: (code[name], machine) for name, machine in machines.items()}, measure, lookup
@@ -173,7 +161,6 @@ def _run_all_stages(values: argparse.Namespace) -> int:
     }
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
     _print(values, [*report, *times], as_values, refusal if refused else "")
-    return 0
 
 
 def _print(values: argparse.Namespace, lines: list[str], as_values: dict[str, Any], refusal: str) -> None:
@@ -191,13 +178,15 @@ def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
     return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
 
 
-def _run_stage(values: argparse.Namespace) -> int:
+def _run_stage(values: argparse.Namespace) -> None:
     """Print the plan of one stage, measured with --probe."""
     from r2v.memory.configured import acting_job
     from r2v.memory.planner.acting import plan_acting
     from r2v.memory.report import as_json, report, verdict
+    from r2v.memory.store import Measuring, measurement
 
-    with _lookup() as (measure, lookup):
+    with Measuring() as measure:
+        lookup = partial(measurement, measure=measure)
         if values.stage in get_args(StageName):
             planned = _plan_training(values, measure, lookup)
         else:
@@ -206,7 +195,6 @@ def _run_stage(values: argparse.Namespace) -> int:
         _print(values, report(planned), as_json(planned), "" if planned.fits else verdict(planned))
         if values.probe:
             _probe(planned, values)
-    return 0
 
 
 def _plan_training(values: argparse.Namespace, measure: Measure, lookup: Lookup) -> Any:

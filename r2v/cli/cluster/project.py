@@ -55,7 +55,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     prefetch.add_argument("--dry-run", action="store_true", help="print present and missing files; download nothing")
 
 
-def _init(values: argparse.Namespace) -> int:
+def _init(values: argparse.Namespace) -> None:
     from r2v.slurm.site.new_project import begin
 
     models = {"teacher": values.teacher, "student": values.student}
@@ -66,7 +66,6 @@ def _init(values: argparse.Namespace) -> int:
     print(f"  cd {values.folder}")
     print(f"  r2v run --config configs/{name}/noisy.yaml --dry-run     # what it would play, take and cost")
     print(f"  bash run_all.sh {name}                                   # as Slurm jobs; first: r2v doctor")
-    return 0
 
 
 def _doctor(values: argparse.Namespace) -> int:
@@ -79,7 +78,7 @@ def _doctor(values: argparse.Namespace) -> int:
     return EnvironmentFault.exit_code if wrong else 0
 
 
-def _cluster(values: argparse.Namespace) -> int:
+def _cluster(values: argparse.Namespace) -> None:
     from r2v.slurm.client import client
     from r2v.slurm.site import headers, new_project, script_text, write_headers
 
@@ -96,10 +95,9 @@ def _cluster(values: argparse.Namespace) -> int:
         changed.update(write_headers.set_words(words, takes=client.takes_option))
         logger.info("headers written: files_changed=%d", len(changed))
     print("\n".join(headers.lines(paths)))
-    return 0
 
 
-def _prefetch(arguments: argparse.Namespace) -> int:
+def _prefetch(arguments: argparse.Namespace) -> None:
     from r2v.pipeline.prefetch import downloads
 
     for item in downloads(load_config(arguments)):
@@ -108,4 +106,3 @@ def _prefetch(arguments: argparse.Namespace) -> int:
             print(f"{item.what}: {'here' if here else 'to be fetched'}")
         else:
             item.fetch(print)
-    return 0

@@ -48,12 +48,12 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
     """Run one job as a separate script, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
 
-    def act() -> int:
+    def act() -> None:
         interrupt_on_stop()
         require_text(words)
         arguments = build_parser(defaults).parse_args(words)
         require_usable_paths(arguments)
-        return _run(arguments, defaults)
+        _run(arguments, defaults)
 
     return guarded(act)
 
@@ -81,7 +81,7 @@ def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
+def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> None:
     from r2v.game.service.services import run_job
 
     settings = game_settings(arguments.overrides)
@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
 
         estimate = estimate_job(job, arguments.max_concurrent, settings.message_tokens)
         print("\n".join(estimate_lines(job, estimate, settings.message_tokens)))
-        return 0
+        return
     job = run_job(service, job)
     print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
     print(f"  raw        {job.results_path / 'raw'}\n  analysis   {job.results_path / 'analysis'}")
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
             f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
             "above and in raw/interactions.json"
         )
-    return _draw(job.results_path, settings.figures)
+    _draw(job.results_path, settings.figures)
 
 
 def _job(
@@ -123,7 +123,8 @@ def _job(
     against = word if word in ("all", "self") else _priced(model_agent(word), settings)
     if settings.num_agents is not None and against != "all":
         raise UsageError(f"num_agents with --against {arguments.against}: the number of arms decides")
-    count = settings.num_agents or _default_num_agents(mode, len(design_arms))
+    # The modes other than standard score the secrets held at the end: between two agents there is only one to hold.
+    count = settings.num_agents or max(len(design_arms), 2 if mode is GameMode.STANDARD else 4)
     if count < len(design_arms):
         raise UsageError(f"num_agents={count}: fewer than the {len(design_arms)} arms")
     agents, pairs = agents_of(seats_of(design_arms, against, count)), pairs_of(len(design_arms), against)
@@ -149,7 +150,13 @@ def _job(
 
 
 def _models(arguments: argparse.Namespace, settings: GameSettings) -> list[ModelAgent]:
-    names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), settings.compare)
+    names = arguments.models
+    if not names:
+        service, providers = getattr(arguments, "batch_service", "auto"), ("openai", "anthropic")
+        openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
+        of_provider = anthropic if service.startswith("anthropic") else openai
+        every = of_provider if service.startswith(providers) else openai + anthropic
+        names = every if settings.compare else of_provider[:1]
     return [_priced(model_agent(name), settings) for name in names]
 
 
@@ -164,14 +171,13 @@ def _priced(agent: ModelAgent, settings: GameSettings) -> ModelAgent:
     return replace(agent, usd_in=usd_in, usd_out=usd_out)
 
 
-def _power(arguments: argparse.Namespace) -> int:
+def _power(arguments: argparse.Namespace) -> None:
     settings = game_settings(arguments.overrides)
     factors = factors_of(_models(arguments, settings), arguments, settings)
     print("\n".join(power_lines(factors, arguments, settings)))
-    return 0
 
 
-def _analyse(arguments: argparse.Namespace) -> int:
+def _analyse(arguments: argparse.Namespace) -> None:
     from r2v.game.report.tables import text_report
     from r2v.game.service.store import reanalyse
 
@@ -180,14 +186,15 @@ def _analyse(arguments: argparse.Namespace) -> int:
             "--judge and --labels: go together; a judge's count says nothing without a sample labelled by people"
         )
     print(text_report(reanalyse(arguments.job)))
-    return _judge(arguments) if arguments.judge else 0
+    if arguments.judge:
+        _judge(arguments)
 
 
-def _figures(arguments: argparse.Namespace) -> int:
-    return _draw(arguments.job, arguments.figures)
+def _figures(arguments: argparse.Namespace) -> None:
+    _draw(arguments.job, arguments.figures)
 
 
-def _draw(folder: Path, formats: Sequence[str]) -> int:
+def _draw(folder: Path, formats: Sequence[str]) -> None:
     from r2v.game.report.figures import write_figures
     from r2v.game.service.store import analysis_of
 
@@ -195,10 +202,9 @@ def _draw(folder: Path, formats: Sequence[str]) -> int:
     if selected:
         paths = write_figures(analysis_of(folder), folder / "figures", selected)
         print(f"  figures    {folder / 'figures'} ({len(paths)} files)")
-    return 0
 
 
-def _judge(arguments: argparse.Namespace) -> int:
+def _judge(arguments: argparse.Namespace) -> None:
     from r2v.game.judge import corrected_rate, judge_all, read_labels
     from r2v.game.service.provider_setup import DispatchSettings, open_provider
     from r2v.game.service.store import load
@@ -226,21 +232,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         f"({rate['unread']} without a verdict), sensitivity {rate['sensitivity']['value']:.2f}, specificity "
         f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
-    return 0
-
-
-def _default_models(service: str, compare: bool) -> list[str]:
-    """Return the models that play if none is named."""
-    openai, anthropic = ["gpt35", "gpt4o_mini"], ["claude_opus", "claude_sonnet"]
-    of_provider = anthropic if service.startswith("anthropic") else openai
-    if not compare:
-        return of_provider[:1]
-    return of_provider if service.startswith(("openai", "anthropic")) else openai + anthropic
-
-
-def _default_num_agents(mode: GameMode, num_arms: int) -> int:
-    # The other modes score the secrets held at the end: between two agents there is only one to hold.
-    return max(num_arms, 2 if mode is GameMode.STANDARD else 4)
 
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:

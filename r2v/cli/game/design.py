@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from r2v.cli.game.settings import GameSettings, add_overrides
 from r2v.cli.options import add_word, whole
 from r2v.console import text_table
-from r2v.constraints import Range
 from r2v.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,14 +95,14 @@ def _wording(option: str, word: str, plain: str) -> Wording:
     return Wording(name=name, text=text)
 
 
-def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], int]) -> None:
+def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], None]) -> None:
     """Add `power` to the subcommands of `r2v game`."""
     parser = add_word(words, "power", "compute the replicates that a design needs, and its power", act)
     add_players(parser)
     group = parser.add_argument_group("effect and power")
     group.add_argument(
         "--replicates",
-        type=whole(Range(at_least=2, at_most=1_000_000)),
+        type=whole(2, 1_000_000),
         metavar="N",
         help="compute the power of so many replicates (default: as many as the difference needs)",
     )
@@ -112,7 +111,7 @@ def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], 
 
 def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameSettings) -> list[str]:
     """Return the output of `r2v game power`. Raises UsageError if no factor is varied."""
-    from r2v.game.play.arms import arms
+    from r2v.game.play.arms import arms, num_pairs, pairs_of
     from r2v.game.statistics.power import DesignPower
 
     varied, num_arms = factors.varied, len(arms(factors))
@@ -122,7 +121,8 @@ def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameS
         raise UsageError(f"rate={settings.rate:g} difference={settings.difference:g}: leave [0, 1] both ways")
     difference = settings.difference if settings.rate + settings.difference <= 1 else -settings.difference
     contrasts = sum(count - 1 for count in varied.values())
-    per_arm, per_replicate = _observations(num_arms, arguments.against)
+    per_replicate = 2 * num_pairs(num_arms, pairs_of(num_arms, arguments.against))  # every pair meets both ways
+    per_arm = (2 if arguments.against in ("all", "self") else 1) * per_replicate // num_arms
     rows = [("factor", "levels", "observations", "replicates", "conversations", "power", "detectable")]
     for factor, count in varied.items():
         design = DesignPower(
@@ -158,13 +158,3 @@ def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameS
         "",
         "observations: of each level. Play it with `r2v game run` and --replicates; --dry-run prices it.",
     ]
-
-
-def _observations(num_arms: int, against: str) -> tuple[int, int]:
-    """Return (observations of one arm, conversations) of a replicate: every pair meets both ways."""
-    from r2v.game.play.arms import num_pairs, pairs_of
-
-    pairs = pairs_of(num_arms, against)
-    conversations = 2 * num_pairs(num_arms, pairs)
-    players = 1 if against not in ("all", "self") else 2
-    return players * conversations // num_arms, conversations

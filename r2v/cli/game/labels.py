@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from r2v.cli.game.design import add_played_job
 from r2v.cli.options import add_word, whole
-from r2v.constraints import Range
 from r2v.errors import EmptyResult, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def add_label_words(words: Any) -> None:
     )
     label.add_argument(
         "--sample",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
+        type=whole(1, 1_000_000),
         default=40,
         metavar="N",
         help="number of players to label, sampled by key (default: %(default)s)",
@@ -48,7 +47,7 @@ def add_label_words(words: Any) -> None:
     check.add_argument("--show", action="store_true", help="print every mistake too (default: the counts)")
 
 
-def _label(arguments: argparse.Namespace) -> int:
+def _label(arguments: argparse.Namespace) -> None:
     from r2v.game.labels import LabelledSide, draw_sides, read_labelled_sides
     from r2v.game.service.store import load
     from r2v.storage.files import write_lines
@@ -80,7 +79,6 @@ def _label(arguments: argparse.Namespace) -> int:
         )
         write_lines(arguments.output, [side.to_line() for side in done])
     print(f"\n{len(done)} labelled in {arguments.output}")
-    return 0
 
 
 def _answer(question: str, allowed: str) -> str:
@@ -97,7 +95,7 @@ def _shown(interaction: Interaction, player: int) -> str:
     return "\n".join(lines)
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> None:
     from r2v.game.labels import CLAIM_SENTENCES, check_detectors, read_labelled_sides
 
     path = arguments.labels or CLAIM_SENTENCES
@@ -114,4 +112,3 @@ def _check(arguments: argparse.Namespace) -> int:
     )
     if arguments.show:
         print("\n".join(["", *quality.mistakes]) if quality.mistakes else "no mistakes")
-    return 0

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from r2v.cli.game.design import add_factor_options
 from r2v.cli.game.settings import FIGURE_FORMATS, add_overrides
-from r2v.cli.options import decimal, whole
-from r2v.constraints import Range
+from r2v.cli.options import positive, whole
 from r2v.game.play.players import AGENT_TYPES
 from r2v.game.play.rules import GameMode
 from r2v.storage.paths import GAME_JOBS
@@ -78,13 +77,13 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--num-interactions",
         "--interactions",
         dest="interactions",
-        type=whole(Range(at_least=1, at_most=10_000_000)),
+        type=whole(1, 10_000_000),
         metavar="N",
         help=f"total number of conversations; default: {defaults.interactions}",
     )
     group.add_argument(
         "--replicates",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
+        type=whole(1, 1_000_000),
         metavar="N",
         help="in place of --num-interactions: sets of secrets, with each of which every pair plays both ways; default: "
         "as many as --num-interactions takes",
@@ -93,7 +92,7 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         "--messages-per-interaction",
         "--messages",
         dest="messages",
-        type=whole(Range(at_least=1, at_most=10_000)),
+        type=whole(1, 10_000),
         default=defaults.messages,
         metavar="N",
         help="messages of a conversation, both players together; default: %(default)s",
@@ -110,14 +109,14 @@ def _add_dispatch_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--batch-size",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
+        type=whole(1, 1_000_000),
         default=10,
         metavar="N",
         help="maximum requests in one wave; default: %(default)s",
     )
     group.add_argument(
         "--max-concurrent",
-        type=whole(Range(at_least=1, at_most=100_000)),
+        type=whole(1, 100_000),
         default=5,
         metavar="N",
         help="maximum batches or direct calls in flight for each model; default: %(default)s",
@@ -128,7 +127,7 @@ def _add_dispatch_options(group: argparse._ArgumentGroup) -> None:
 def _add_cap(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-usd",
-        type=decimal(Range(above=0)),
+        type=positive,
         metavar="USD",
         help="hard cap for the job, all its models together; default: none",
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from r2v.cli.options import add_list
 from r2v.constraints import Distinct, Line, NotNegative, OneOf, Positive, Range, Seed, Share, check_fields
 from r2v.game.play.rules import Rules
 
@@ -68,14 +69,8 @@ class GameSettings:
 
 def add_overrides(group: argparse._ActionsContainer, example: str) -> None:
     """Add --overrides."""
-    group.add_argument(
-        "--overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help=f"further settings, such as {example} (`r2v.cli.game.settings` lists them); default: none",
-    )
+    about = f"further settings, such as {example} (`r2v.cli.game.settings` lists them); default: none"
+    add_list(group, "--overrides", "KEY=VALUE", about)
 
 
 def game_settings(overrides: Sequence[str]) -> GameSettings:

@@ -43,8 +43,7 @@ class BenchmarkFacts:
     listed: bool
     """True if the benchmark itself listed its tasks; else they are estimated, and worlds taken as not copyable."""
     mutating: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """Split -> for each task in order, true if it changes a shared world (`Task.mutates`); a split without one may be
-    missing."""
+    """Split -> for each task in order, true if it changes a shared world (`Task.mutates`); may lack splits without."""
     to_count: str = ""
     """Command that counts an uncounted benchmark of one's own; "" if its tasks are counted or estimated."""
 

@@ -28,8 +28,7 @@ from r2v.wire.exchange import TokenCounts
 
 
 def collection_line(row: Job, config: Config, facts: BenchmarkFacts) -> str | None:
-    """Return both plans of a collection in a line; None for another job, for a teacher that is not paid, and for
-    unknown tasks or prices."""
+    """Return both plans of a collection in a line; None for other jobs, unpaid teachers, unknown tasks or prices."""
     teacher = config.teacher
     if teacher.provider == "scripted" or row.place is not None or as_configured(config, row).inputs:
         return None

@@ -66,8 +66,7 @@ class PlannedWork:
     likely: Likely | None = None
     """Likely bill; None if nothing is billed or it is unknown."""
     measured: tuple[MeasuredTime, ...] = ()
-    """Earlier runs by which the parts' seconds are scaled, one for each stage of the job that has one; the other parts
-    are estimates."""
+    """Earlier runs that scale the parts' seconds, one for each stage that has one; other parts are estimates."""
 
     @property
     def work(self) -> Workload:
@@ -356,18 +355,22 @@ def describe_collection(config: Config) -> str:
     return "\n".join(table([planned_work("collect", config, facts, Allotted(), Path())], config, facts))
 
 
+def planned_here(config: Config, names: Iterable[str], root: Path) -> list[PlannedWork]:
+    """Return the plan of these jobs on this machine; [] where it cannot be made, which must not fail the caller."""
+    try:
+        return planned_jobs(config, facts_here(config, root), {name: Allotted() for name in names}, root)
+    except (R2VError, OSError, ValueError, LookupError, TypeError):
+        return []
+
+
 def rest_price(config: Config, row: Job, root: Path, *, itself: bool = False) -> tuple[str, str, float, float] | None:
     """Return (first, last, likely USD, most USD) of the paid stages after one, or (`itself`) from it on; None where
     none is paid, or the plan cannot be made, which must not fail a stage."""
     if not config.asks_provider:
         return None
-    try:
-        names = [item.name for item in selection(config)[0]]
-        rest = names[names.index(row.name) + (not itself) :]
-        jobs = planned_jobs(config, facts_here(config, root), {name: Allotted() for name in rest}, root)
-    except (R2VError, OSError, ValueError, LookupError, TypeError):
-        return None
-    paid = [planned for planned in jobs if questions(planned.work, config)]
+    names = [item.name for item in selection(config)[0]]
+    rest = names[names.index(row.name) + (not itself) :] if row.name in names else ()
+    paid = [planned for planned in planned_here(config, rest, root) if questions(planned.work, config)]
     at_most = _total_usd(paid)
     if not paid or at_most is None or math.isnan(at_most):
         return None

@@ -62,12 +62,13 @@ def _thresholds(inputs: PlanInputs, methods: Sequence[str]) -> Part:
     plays += plays_of_choice(inputs, points) if OURS in methods else 0
     play = routed(inputs, 1.0)
     tasks = inputs.facts.of_split("calibration", router.num_calibration_tasks)
-    return Part(
-        name="thresholds",
+    return inputs.played(
+        "thresholds",
+        play,
+        tasks,
+        len(router.seeds),
+        times=plays,
         shared=True,
-        total=play.times(tasks * len(router.seeds) * plays),
-        unit=play,
-        blocks=inputs.blocks(tasks, len(router.seeds)),
         alone=inputs.alone("calibration", router.num_calibration_tasks),
         at_most="a search may end early, and asks the LLM as the threshold says",
         remedy="evaluation.methods, evaluation.budgets, router.num_calibration_tasks",

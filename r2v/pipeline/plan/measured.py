@@ -55,8 +55,7 @@ def measured_time(
     root: Path,
     published: bool = True,
 ) -> MeasuredTime | None:
-    """Return the time of a job, scaled from the recorded run nearest in size; None if no run is of this benchmark and
-    model on such a machine.
+    """Return a job's time, scaled from the recorded run nearest in size, of this benchmark, model and kind of machine.
 
     now: estimate of the planned work, seconds. then: estimate of a run's work, by its configuration. gpu: part of the
     GPU's name, "" for any; CPU for a machine without; None for any machine, where no GPU has work. published: false for

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from r2v.config import Config
 from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts
@@ -57,8 +58,7 @@ class PlanInputs:
         return longest if steps is None else min(steps, longest)
 
     def blocks(self, tasks: float, points: int) -> int:
-        """Return the blocks of so many tasks, each played at `points` seeds times conditions; 1 if the tasks are not
-        counted (nan)."""
+        """Return the blocks of so many tasks, each played at `points` seeds times conditions; 1 if uncounted (nan)."""
         each = math.ceil(block_size(self.config.rollout) / max(1, points))
         return 1 if math.isnan(tasks) else max(1, math.ceil(tasks / each))
 
@@ -66,6 +66,11 @@ class PlanInputs:
         """Return the share of a split's first `limit` tasks that change a shared world."""
         played = self.facts.of_split(split, limit)
         return 1 - self.facts.branched_of_split(split, limit) / played if played else 0.0
+
+    def played(self, name: str, play: Workload, tasks: float, points: int, *, times: float = 1, **others: Any) -> Part:
+        """Return the part that plays each of so many tasks at `points` seeds times conditions, `times` over."""
+        total, blocks = play.times(tasks * points * times), self.blocks(tasks, points)
+        return Part(name=name, total=total, unit=play, blocks=blocks, **others)
 
     def with_tokens(self, work: Workload, steps: float) -> Workload:
         """Return the work with the tokens of its requests along episodes of `steps` steps."""

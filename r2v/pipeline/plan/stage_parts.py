@@ -46,17 +46,12 @@ def _training(
     )
 
 
-def _collected(inputs: PlanInputs) -> float:
-    """Return the episodes of the training runs."""
-    data = inputs.config.data
-    return inputs.facts.of_split("train", data.num_episodes) * len(data.seeds)
-
-
 def bc(inputs: PlanInputs) -> Sequence[Part]:
     """Return the training on a row for each cloned episode: collected ones, and twins under each perturbation seed."""
     data = inputs.config.data
     twins = len(data.perturbation_seeds.train) if data.condition == "noisy" else 0
-    return [_training(inputs, "bc", _collected(inputs) * (twins + inputs.config.perturb.include_clean))]
+    collected = inputs.facts.of_split("train", data.num_episodes) * len(data.seeds)
+    return [_training(inputs, "bc", collected * (twins + inputs.config.perturb.include_clean))]
 
 
 def hierarchical(inputs: PlanInputs) -> Sequence[Part]:
@@ -69,16 +64,8 @@ def collect(inputs: PlanInputs) -> Sequence[Part]:
     data, steps = inputs.config.data, inputs.teacher_steps
     play = inputs.with_tokens(episode(steps, llm=1), steps)
     tasks, seeds = inputs.facts.of_split("train", data.num_episodes), len(data.seeds)
-    return [
-        Part(
-            name="teacher",
-            total=play.times(tasks * seeds),
-            unit=play,
-            blocks=inputs.blocks(tasks, seeds),
-            alone=inputs.alone("train", data.num_episodes),
-            remedy="data.num_episodes, data.seeds",
-        )
-    ]
+    alone = inputs.alone("train", data.num_episodes)
+    return [inputs.played("teacher", play, tasks, seeds, alone=alone, remedy="data.num_episodes, data.seeds")]
 
 
 def perturb(inputs: PlanInputs) -> Sequence[Part]:
@@ -91,17 +78,10 @@ def perturb(inputs: PlanInputs) -> Sequence[Part]:
     play = inputs.with_tokens(episode(steps, llm=1), steps)
     tasks = inputs.facts.of_split("train", config.data.num_episodes)
     each = len(config.data.seeds) * len(config.data.perturbation_seeds.train)
-    return [
-        Part(
-            name="re-roll",
-            total=play.times(tasks * each),
-            unit=play,
-            blocks=inputs.blocks(tasks, each),
-            alone=inputs.alone("train", config.data.num_episodes),
-            at_most="only episodes that succeeded are played again",
-            remedy="perturb.constructions, data.perturbation_seeds.train",
-        )
-    ]
+    alone = inputs.alone("train", config.data.num_episodes)
+    why = "only episodes that succeeded are played again"
+    remedy = "perturb.constructions, data.perturbation_seeds.train"
+    return [inputs.played("re-roll", play, tasks, each, alone=alone, at_most=why, remedy=remedy)]
 
 
 def verifier(inputs: PlanInputs) -> Sequence[Part]:
@@ -134,17 +114,10 @@ def _labels(inputs: PlanInputs) -> Sequence[Part]:
     judged = inputs.with_tokens(questions, steps)
     why = "an episode may suggest fewer wrong actions"
     confirmed = Part(name="judge", total=judged.times(executed), unit=judged, at_most=why, remedy="verifier.num_tasks")
-    return [
-        *([confirmed] if source == "consensus" else []),
-        Part(
-            name="corruptions",
-            total=play.times(executed),
-            unit=play,
-            blocks=inputs.blocks(executed, 1),
-            at_most="wrong actions are played on from steps that are drawn, of successes alone",
-            remedy="verifier.num_tasks, verifier.num_corruptions",
-        ),
-    ]
+    why = "wrong actions are played on from steps that are drawn, of successes alone"
+    remedy = "verifier.num_tasks, verifier.num_corruptions"
+    corrupted = inputs.played("corruptions", play, executed, 1, at_most=why, remedy=remedy)
+    return [confirmed, corrupted] if source == "consensus" else [corrupted]
 
 
 def candidates(inputs: PlanInputs) -> Sequence[Part]:
@@ -158,16 +131,9 @@ def candidates(inputs: PlanInputs) -> Sequence[Part]:
     played = branches(steps, each=tried, copies=facts.copies, student=not by_teacher, llm=by_teacher)
     play = inputs.with_tokens(roll_out + played, steps)
     tasks = facts.branched_of_split("train", drawn.num_tasks)
-    return [
-        Part(
-            name="candidates",
-            total=play.times(tasks),
-            unit=play,
-            blocks=inputs.blocks(tasks, 1),
-            at_most="equal actions of a state are scored and played once",
-            remedy="candidates.num_tasks, candidates.num_samples, candidates.continuation",
-        )
-    ]
+    why = "equal actions of a state are scored and played once"
+    remedy = "candidates.num_tasks, candidates.num_samples, candidates.continuation"
+    return [inputs.played("candidates", play, tasks, 1, at_most=why, remedy=remedy)]
 
 
 def preference(inputs: PlanInputs) -> Sequence[Part]:
@@ -187,17 +153,9 @@ def _acceptance(inputs: PlanInputs) -> Sequence[Part]:
         return []
     play = inputs.with_tokens(episode(steps, student=1), steps)
     tasks, seeds = inputs.facts.of_split("calibration", limit), len(chosen.accept_seeds)
-    return [
-        Part(
-            name="acceptance",
-            total=play.times(2 * tasks * seeds),
-            unit=play,
-            blocks=inputs.blocks(tasks, seeds),
-            alone=inputs.alone("calibration", limit),
-            at_most="nothing is played where there is nothing to learn",
-            remedy="preference.accept_tasks, preference.accept_seeds, preference.accept=always",
-        )
-    ]
+    alone, why = inputs.alone("calibration", limit), "nothing is played where there is nothing to learn"
+    remedy = "preference.accept_tasks, preference.accept_seeds, preference.accept=always"
+    return [inputs.played("acceptance", play, tasks, seeds, times=2, alone=alone, at_most=why, remedy=remedy)]
 
 
 def features_of_episode(inputs: PlanInputs, *, verifier: bool | None = None) -> Workload:
@@ -211,8 +169,7 @@ def routed_features_of_episode(inputs: PlanInputs, *, verifier: bool | None = No
     """Return the same of the routed pair, whose router also acts, and may ask the LLM, at every step of a branch."""
     config, steps = inputs.config, inputs.student_steps
     played = branches(steps, each=inputs.facts.pace.differing, copies=inputs.facts.copies, student=1, llm=1)
-    groups = config.router.features
-    samples = config.inference.num_candidates if "samples" in groups else 0
+    samples = config.router.num_samples(config.inference)
     scored = 1 + samples if config.router.reads_verifier else 0
     played = replace(played, verifier=played.student * scored, drawn=played.student * (1 + samples))
     return inputs.with_tokens(observed(inputs, steps, llm=2, verifier=verifier) + played, steps)
@@ -221,8 +178,7 @@ def routed_features_of_episode(inputs: PlanInputs, *, verifier: bool | None = No
 def observed(inputs: PlanInputs, steps: float, *, llm: float = 0, verifier: bool | None = None) -> Workload:
     """Return an episode of the small policy with features at every step: samples, and the verifier's scores of the
     proposals (None: if the router reads them). The score of the step before is remembered."""
-    groups = inputs.config.router.features
-    samples = inputs.config.inference.num_candidates if "samples" in groups else 0
+    samples = inputs.config.router.num_samples(inputs.config.inference)
     scored = 1 + samples if (inputs.config.router.reads_verifier if verifier is None else verifier) else 0
     return episode(steps, student=1, samples=samples, llm=llm, verifier=scored)
 
@@ -240,21 +196,23 @@ def _rounds(inputs: PlanInputs) -> Sequence[Part]:
     tasks += facts.branched_of_split("calibration", calibration)
     why = "the LLM's share is what thresholds are placed for, and bisections may end early"
     return [
-        Part(
-            name="thresholds of rounds",
+        inputs.played(
+            "thresholds of rounds",
+            placing,
+            placed,
+            seeds,
+            times=plays * settings.routed_rounds,
             shared=True,
-            total=placing.times(placed * seeds * plays * settings.routed_rounds),
-            unit=placing,
-            blocks=inputs.blocks(placed, seeds),
             alone=inputs.alone("calibration", calibration),
             at_most=why,
             remedy="router.rounds, router.num_calibration_tasks",
         ),
-        Part(
-            name="rounds",
-            total=play.times(tasks * seeds * settings.routed_rounds),
-            unit=play,
-            blocks=inputs.blocks(tasks, seeds),
+        inputs.played(
+            "rounds",
+            play,
+            tasks,
+            seeds,
+            times=settings.routed_rounds,
             at_most=why,
             remedy="router.rounds, router.round_tasks",
         ),
@@ -268,16 +226,8 @@ def router_features(inputs: PlanInputs) -> Sequence[Part]:
         inputs.facts.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
     )
-    return [
-        Part(
-            name="features",
-            total=play.times(tasks * len(settings.seeds)),
-            unit=play,
-            blocks=inputs.blocks(tasks, len(settings.seeds)),
-            remedy="router.num_tasks, router.num_calibration_tasks",
-        ),
-        *_rounds(inputs),
-    ]
+    remedy = "router.num_tasks, router.num_calibration_tasks"
+    return [inputs.played("features", play, tasks, len(settings.seeds), remedy=remedy), *_rounds(inputs)]
 
 
 def recorded_states(inputs: PlanInputs) -> Sequence[Part]:
@@ -312,12 +262,13 @@ def router(inputs: PlanInputs) -> Sequence[Part]:
     tasks, seeds = inputs.facts.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
     guarded = 0 if settings.max_risk is None else GUARDED
     return [
-        Part(
-            name="threshold",
+        inputs.played(
+            "threshold",
+            play,
+            tasks,
+            seeds,
+            times=MOST_PLAYED + 1 + guarded + plays_of_choice(inputs, 1),
             shared=True,
-            total=play.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(inputs, 1))),
-            unit=play,
-            blocks=inputs.blocks(tasks, seeds),
             alone=inputs.alone("calibration", settings.num_calibration_tasks),
             at_most="a bisection may end early, and asks the LLM as the threshold says",
             remedy="router.num_calibration_tasks",

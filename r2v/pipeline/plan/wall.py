@@ -88,8 +88,7 @@ def time_of(
     alone: float = 0.0,
 ) -> Seconds:
     """Return the time of this work in so many blocks. `shared`: other methods and thresholds send part of the same
-    requests; `alone`: share that changes a shared world. A helper leases whole blocks: 10 blocks take 9 processes as
-    long as 2 take one."""
+    requests; `alone`: share that changes a shared world. 10 blocks take 9 processes as long as 2 take one."""
     every = world_seconds(work, pace)
     environment = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.rows, config.rollout.max_conversations)

@@ -66,8 +66,7 @@ UNCOUNTED = Workload(**{one.name: math.nan for one in fields(Workload)})
 
 
 def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Workload:
-    """Return an episode of `length` steps. student, llm, verifier: requests at each step; samples: completions of one
-    more request at each step."""
+    """Return an episode of `length` steps. student, llm, verifier: requests a step; samples: replies to another one."""
     return Workload(
         episodes=1,
         resets=1,
@@ -96,8 +95,7 @@ def branches(length: float, *, each: float, copies: bool, student: float = 0, ll
 
 
 def branches_at_most(length: float, *, count: float, copies: bool, llm: float = 0) -> Workload:
-    """Return an upper bound of `count` branches at unknown states: all at the first. Without copies the steps are
-    exact."""
+    """Return an upper bound of `count` branches at unknown states: all at the first. Without copies steps are exact."""
     return Workload(
         branches=count,
         resets=0 if copies else count,

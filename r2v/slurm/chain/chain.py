@@ -240,15 +240,13 @@ def parse_comment(text: str) -> JobComment | None:
     match = re.fullmatch(pattern, text.strip())
     if match is None:
         return None
-    own = (match[1] or "").strip()
-    attempt = int(match[6] or 1)
     return JobComment(
         name=match[2],
         job=match[3],
         sha=match[5],
         sentinel=bool(match[4]),
-        attempt=attempt,
-        own=own,
+        attempt=int(match[6] or 1),
+        own=(match[1] or "").strip(),
         submitter=match[7] or "",
     )
 
@@ -300,21 +298,15 @@ def _written_at(root: Path, name: str) -> float:
 def lock(root: Path, name: str, *, wait: float = 0.0, take_over: bool = False) -> Iterator[None]:
     """Hold the exclusive right to change a chain within the block. Raises UsageError if it is another user's, unless
     `take_over`; LeaseConflict if another process holds it for longer than `wait` seconds."""
-    if not take_over:
-        require_mine(root, name)
-    with lease(folder(root, name) / "chain.lease", wait=wait):
-        yield
-
-
-def require_mine(root: Path, name: str) -> None:
-    """Raise UsageError with the owner's name if a chain is another user's."""
     with suppress(InputError):  # a damaged chain is reported by the commands that read it
-        chain = find(root, name)
+        chain = None if take_over else find(root, name)
         if chain is not None and not chain.is_mine:
             raise UsageError(
                 f"{name} is {chain.user}'s, whose jobs {account()} can neither end nor follow up; ask {chain.user}, or "
                 "end those jobs together and take it over: r2v run_all ... --take-over"
             )
+    with lease(folder(root, name) / "chain.lease", wait=wait):
+        yield
 
 
 def read(root: Path, name: str) -> Chain:

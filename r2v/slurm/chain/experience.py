@@ -59,19 +59,17 @@ def _bad_nodes(root: Path) -> dict[str, Any]:
 
 
 def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """Record the sizes `given` to a job that `had` others; returns them as `mem=300M`. The caller holds the chain's
-    lock."""
+    """Record the sizes `given` to a job that `had` others; returns them as `mem=300M`. The caller holds the lock."""
     jobs = _sizes(root, name)
-    grown = [f"{key}={given[key]}" for key in SIZES if key in given and given[key] != had.get(key)]
     entry: dict[str, Any] = dict(jobs.get(job, {}))
-    for key in SIZES:
-        if key in given and given[key] != had.get(key):
-            before = had.get(key, "")  # "" where the header leaves the size to the site
-            header_value = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
-            entry[key] = {"asked": header_value, "given": given[key]}
+    grown = [key for key in SIZES if key in given and given[key] != had.get(key)]
+    for key in grown:
+        before = had.get(key, "")  # "" where the header leaves the size to the site
+        header_value = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
+        entry[key] = {"asked": header_value, "given": given[key]}
     if entry != jobs.get(job, {}):
         write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**jobs, job: entry}}))
-    return grown
+    return [f"{key}={given[key]}" for key in grown]
 
 
 def sized(root: Path, name: str, job: str, directives: Mapping[str, str]) -> dict[str, str]:

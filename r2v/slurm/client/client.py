@@ -180,8 +180,7 @@ def sbatch(arguments: Sequence[str], script: str, *, recorded: Collection[str] =
     """Submit a script's text; returns the job id.
 
     Without an answer, the job is searched for by the comment in `arguments`, ignoring the ids in `recorded`; it is
-    submitted again only if it is not there. Raises SlurmRefused with Slurm's reason; NoAnswer if its fate stays
-    unknown.
+    submitted again only if it is not there. Raises SlurmRefused, and NoAnswer if its fate stays unknown.
     """
     comment = next((word.partition("=")[2] for word in arguments if word.startswith("--comment=")), "")
     retries, sent_at = pauses(), terminal().monotonic()
@@ -203,8 +202,7 @@ def sbatch(arguments: Sequence[str], script: str, *, recorded: Collection[str] =
 
 
 def _submitted(comment: str, recorded: Collection[str]) -> str | None:
-    """Return this user's newest job with this comment, ended or not, except `recorded` ids; None for none, or if squeue
-    does not answer."""
+    """Return this user's newest job with this comment, `recorded` ids left out; None for none, or without an answer."""
     try:
         rows = [row.id for row in queue(ended=True) if comment and row.comment == comment and row.id not in recorded]
     except EnvironmentFault:  # the caller searches again after a pause

@@ -140,8 +140,7 @@ def patience() -> float:
 
 
 def pauses(limit: float | None = None) -> Iterator[float]:
-    """Sleep through the pauses between tries, yielding each; end when the next would exceed `limit` (default:
-    `patience()`) seconds since the first."""
+    """Sleep through the pauses between tries, yielding each, for at most `limit` (default: `patience()`) seconds."""
     limit = patience() if limit is None else limit
     begun, tried = terminal().monotonic(), 0
     while True:
@@ -200,8 +199,7 @@ def other_cluster(root: Path = Path()) -> str:
 
 
 def run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return it, failed or not. Raises NoSlurm if it is missing, NoAnswer if it times
-    out."""
+    """Run a command to its end and return it, failed or not. Raises NoSlurm if missing, NoAnswer after a timeout."""
     if command[0] in _ASKS_ONE and (cluster := other_cluster()):
         command = [command[0], "-M", cluster, *command[1:]]
     try:
@@ -226,8 +224,7 @@ def ask(command: Sequence[str], stdin: str | None = None) -> subprocess.Complete
 
 
 def once(command: Sequence[str], stdin: str | None = None) -> str:
-    """Return the output of a command after one try. Raises SlurmRefused with Slurm's error, NoAnswer without an answer,
-    NoSlurm if no Slurm is configured here."""
+    """Return a command's output after one try. Raises SlurmRefused, NoAnswer, or NoSlurm without a configured Slurm."""
     done = run(command, stdin)
     if done.returncode == 0:
         return done.stdout
@@ -246,8 +243,7 @@ def once(command: Sequence[str], stdin: str | None = None) -> str:
 
 
 def call(command: Sequence[str], stdin: str | None = None, *, limit: float | None = None) -> str:
-    """Return the output of an idempotent command, retried for `limit` seconds (default: `patience()`) while Slurm does
-    not answer. Raises as `once` does."""
+    """Return an idempotent command's output, retried for `limit` (default: `patience()`) seconds. Raises as `once`."""
     waiting = pauses(limit)
     while True:
         try:

@@ -41,8 +41,7 @@ class Ceiling:
 
 
 def limits(directives: Mapping[str, str], partition: str) -> dict[str, Ceiling]:
-    """Return the known limits of a job with these directives, by directive (time, mem, mem-per-cpu). `partition` is
-    used if no directive names one."""
+    """Return the limits of a job by directive (time, mem, mem-per-cpu). `partition`: used if no directive names one."""
     names = [name for name in (directives.get("partition") or partition).split(",") if name]
     rows = [row for name in names if (row := _partition(name))]
     qos = {directives.get("qos", ""), *(row.get("QoS", "") for row in rows)} if rows else set()

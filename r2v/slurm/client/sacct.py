@@ -35,8 +35,7 @@ ALIVE = (
     "STAGE_OUT",
     "STOPPED",
 )
-"""States of a job that has not ended. A state in neither list, such as REVOKED, counts as ended, so that no chain waits
-for it."""
+"""States of a job that has not ended. One in neither list, such as REVOKED, counts as ended: no chain waits for it."""
 
 FIELDS = (
     "JobID",
@@ -139,8 +138,7 @@ def is_alive(state: str) -> bool:
 
 
 def memory(text: str) -> int | None:
-    """Return the bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None if it is no
-    size."""
+    """Return the bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number: MB, as in --mem); None for none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)
     if match is None:
         return None

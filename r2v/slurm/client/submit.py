@@ -59,8 +59,7 @@ class StageScript(SlurmExecutor):
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
     """Submit a planned attempt that depends on the Slurm jobs `waits`, none of which may have ended; returns its id.
-    Bad nodes are excluded unless Slurm has no others for it. Raises SlurmRefused with Slurm's reason, NoSlurm. The
-    chain is not changed."""
+    Bad nodes are excluded unless Slurm has no others for it. Raises SlurmRefused, NoSlurm. Leaves the chain alone."""
     avoiding = without_bad(root, planned.resources)
     try:
         return _submit_stage(root, chain, job, avoiding, planned.overrides, waits)
@@ -89,7 +88,10 @@ def _submit_stage(
         wckey=None,
         stderr_to_stdout=True,
         setup=[*KEEP_SUBMITTED, *environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
-        additional_parameters={_parameter(name): value or True for name, value in directives.items()},
+        # submitit spells directives with _, and these have to replace its own
+        additional_parameters={
+            name if name == "open-mode" else name.replace("-", "_"): value or True for name, value in directives.items()
+        },
     )
     attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
     config = chains.folder(Path(), chain.name) / "config.yaml"
@@ -125,11 +127,6 @@ def stage_directives(
     }
 
 
-def _parameter(name: str) -> str:
-    """Return a directive as submitit spells it, so that it replaces submitit's own value."""
-    return name if name == "open-mode" else name.replace("-", "_")
-
-
 def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
     """Submit the sentinel of these attempts; returns its id. Raises as `submit_stage` does.
 
@@ -155,8 +152,7 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
 
 
 def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
-    """Return the dependency of a sentinel: the failure of any of these attempts, or the end of any if Slurm would not
-    remove it."""
+    """Return a sentinel's dependency: the failure of any of these attempts, or any end if it would not be removed."""
     kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
     return "?".join(f"{kind}:{id_}" for id_ in ids)
 

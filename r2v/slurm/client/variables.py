@@ -23,8 +23,7 @@ from fnmatch import fnmatchcase
 SUBMISSION = "sbatch"
 """The program whose environment becomes the job's."""
 CONNECTION = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""Slurm's own variables that every program gets: its configuration, the host that serves it, and the credential
-without munge."""
+"""Slurm's own variables for every program: configuration, the host that serves it, the credential without munge."""
 SLURMS_OWN = (
     *("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_"),
     *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_"),

@@ -16,8 +16,7 @@ from r2v.slurm.client.sacct import is_alive
 from r2v.slurm.healing.heal import ended_well
 
 Standing = Literal["active", "planned", "done", "failed", "unknown", "absent"]
-"""A job's state in its chain: in the queue; due for submission; succeeded; failed; ended, outcome not known yet; never
-submitted."""
+"""A job's state in its chain: queued; due for submission; succeeded; failed; ended, not known how; unsubmitted."""
 NEVER = "DependencyNeverSatisfied"
 """Slurm's reason for a pending job whose dependency has failed."""
 

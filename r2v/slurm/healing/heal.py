@@ -77,21 +77,16 @@ def examine(
 
 
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
-    """Return the evidence of the attempt's own records, its log and the controller, without accounting."""
-    record = job_record.record(root, chain.name, attempt.id)
+    """Return the evidence of the attempt's own records, its error file (if its header names one), its log and the
+    controller, without accounting."""
+    record, name = job_record.record(root, chain.name, attempt.id), f"{job}_{chain.name}"
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
-    log = _log_tail(root, chain, job, attempt)
+    errors = error_file(attempt.resources, name, attempt.id)
+    paths = [*([root / errors] if errors else []), root / LOGS / f"{name}_{attempt.id}.out"]
+    log = "\n".join(filter(None, map(end_of, paths)))
     return Evidence(
         start=record.start, exit=record.last_exit, error=record.error, scontrol=scontrol, log=log, started=ran
     )
-
-
-def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
-    """Return the end of the attempt's error file, if its header names one, and of its log."""
-    name = f"{job}_{chain.name}"
-    errors = error_file(attempt.resources, name, attempt.id)
-    paths = [*([root / errors] if errors else []), root / LOGS / f"{name}_{attempt.id}.out"]
-    return "\n".join(filter(None, map(end_of, paths)))
 
 
 def end_of(path: Path) -> str:
@@ -105,8 +100,7 @@ def end_of(path: Path) -> str:
 
 
 def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> Chain:
-    """Return the chain with the failure recorded at its attempt, and the next attempt planned if the policy allows
-    one."""
+    """Return the chain with the failure recorded at its attempt, and the next attempt planned if it may have one."""
     had_gpus = bool((evidence.start or {}).get("gpus"))  # without one, a missing driver is no fault of a node
     if failure.kind == "machine" and evidence.nodes and had_gpus:
         remember(root, evidence.nodes, failure.line)

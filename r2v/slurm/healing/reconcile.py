@@ -6,8 +6,7 @@
 One squeue. In this order it records submitted but unrecorded jobs, answers failures, submits planned attempts, submits
 or updates the sentinel, points pending jobs at the latest attempts, and cancels superfluous jobs. Decisions are written
 before they are carried out, as planned attempts; those that Slurm did not accept stay planned. So every step may be
-interrupted: the next reconciliation (by a dying job, its sentinel, a job that starts or ends, or a command of R2V)
-goes on.
+interrupted: the next reconciliation (by a dying job, its sentinel, a job that starts or ends, or a command) goes on.
 """
 
 from __future__ import annotations
@@ -286,8 +285,7 @@ def _give_up(now: Comparison, job: str, reason: str, *, everything: bool) -> Non
 
 
 def _retarget(now: Comparison) -> None:
-    """Make every pending job depend on the latest attempts of its needs. A job with a failed need that is not retried
-    stays as it is: blocked."""
+    """Make every pending job depend on its needs' latest attempts; one with a failed, unretried need stays blocked."""
     for job in now.jobs:
         entry = now.chain.jobs[job]
         row = now.rows.get(entry.latest.id) if entry.latest else None

@@ -16,8 +16,7 @@
     no_log              again, once; the folder of the logs is made anew
     everything else     none: a person acts, and dependent jobs keep their places in the queue
 
-Attempts are counted since a person last asked for one (run_all, resume), up to `limits.attempts` (`HealingLimits` in
-r2v.slurm.chain.chain).
+Attempts are counted since a person last asked for one (run_all, resume), up to `HealingLimits.attempts`.
 """
 
 from __future__ import annotations

@@ -78,8 +78,7 @@ def watched_by(root: Path, name: str) -> list[str]:
 
 
 def notify(name: str, job: str, root: Path = Path()) -> int:
-    """Report a job's latest attempt if healing gave up on it; returns the sentinel's exit code: 1 makes Slurm write a
-    mail, 0 none."""
+    """Report a job's latest attempt if healing gave up on it; returns the exit code: 1 for a mail by Slurm, else 0."""
     site = project_profile(root)
     if not (site.mail or site.webhook):
         return 0
@@ -95,8 +94,7 @@ def notify(name: str, job: str, root: Path = Path()) -> int:
 
 
 def _watched(now: Comparison) -> dict[str, str]:
-    """Return the queued attempts by job, those that report their own end included: their sentinel finishes the healing
-    and notifies."""
+    """Return the queued attempts by job; of those that report their own end the sentinel finishes the healing."""
     entries = {job: now.chain.jobs[job] for job in now.jobs}
     return {
         job: entry.latest.id

@@ -117,8 +117,7 @@ def publish_for_waiters(root: Path, name: str, job: str) -> None:
 
 
 def publish_shared(root: Path, name: str, job: str) -> bool:
-    """Publish for a chain the finished artifact that matches its configuration and published inputs; False if there is
-    none."""
+    """Publish for a chain the finished artifact of its configuration and published inputs; False if there is none."""
     from r2v.config import load
     from r2v.pipeline import inputs, jobs
     from r2v.pipeline.graph import as_configured

@@ -45,7 +45,8 @@ def made_by(words: Sequence[str]) -> tuple[str, ...]:
     name = words[0]
     if name == RUN:
         start = next(iter(_after(words, "--from")), None)
-        return tuple(row.name for row in graph.selection(config_of(words), start=start, without=_without(words))[0])
+        rows, _ = graph.selection(config_of(words), start=start, without=_after(words, "--without"))
+        return tuple(row.name for row in rows)
     phase = _after(words, "--stage")
     selected = tuple(phase) if phase and phase != ["all"] else graph.made_by(jobs.command(name))
     return graph.possible(config_of(words), selected)
@@ -53,8 +54,7 @@ def made_by(words: Sequence[str]) -> tuple[str, ...]:
 
 def missing_output(words: Sequence[str], root: Path = Path()) -> str | None:
     """Return the first missing output of a command that exited with 0: a published artifact, a file in its manifest, or
-    an output that its row guarantees; None if all exist. A command with its own `--output` is not checked: it publishes
-    nothing."""
+    an output that its row guarantees; None if all exist. One with its own `--output` is not checked."""
     if "--output" in words:
         return None
     config = config_of(words)
@@ -85,8 +85,7 @@ def _require(config: Config, row: Job, root: Path) -> None:
 
 
 def _own_attempt(config: Config, row: Job, root: Path) -> Artifact | None:
-    """Return the artifact of exactly this configuration if another one of the same name has replaced it where both
-    publish; None for none."""
+    """Return the artifact of exactly this configuration if another has replaced it where both publish; else None."""
     with suppress(InputError):  # an input was replaced as well
         read = {name: inputs.published(config, name, root) for name in row.inputs}
         return inputs.made_already(config, row, inputs.fingerprint_of(config, row, read), root)
@@ -120,10 +119,6 @@ def _idle(name: str) -> str:
         f"{name} works on one and the others would stand idle; set --nodes=1 --ntasks=1 in its header. What trains on "
         f"several: {spread}; what plays takes helpers (#R2V {name} --helpers=N)"
     )
-
-
-def _without(words: Sequence[str]) -> list[str]:
-    return _after(words, "--without")
 
 
 def _after(words: Sequence[str], option: str) -> list[str]:

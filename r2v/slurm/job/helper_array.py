@@ -5,8 +5,7 @@
 The job submits the array itself, once its own pace shows that more than an hour is left: a small benchmark never
 requests fifteen nodes, and a healed or requeued job gets helpers too. Each task runs the job's command with
 `rollout.helpers=join`, under the same header. Helpers are neither awaited nor healed: if they are killed, preempted or
-refused, the result is the same, later. When the job is done, pending ones are cancelled; a running one ends when no
-block is left.
+refused, the result is the same, later. When the job is done, pending ones are cancelled; others end by themselves.
 """
 
 from __future__ import annotations

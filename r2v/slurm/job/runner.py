@@ -77,12 +77,21 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
         logger.info("r2v job was done before this restart: job=%s stage=%s", id_, job_start.job)
         return 0
     _greet(job_start)
-    if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
+    try:
+        _require_sound_configuration(words, root, name)
+        if node_count() > 1:
+            from r2v.slurm.job.command_line import require_allocation_used
+
+            require_allocation_used(words)
+    except (InputError, UsageError) as damage:
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
-    if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
-        logger.info("r2v job is a duplicate submission, exiting: job=%s stage=%s", id_, job_start.job)
-        return LeaseConflict.exit_code
+    if job is not None and id_ and (now := _chain(root, name)) is not None and id_ not in now.slurm_ids:
+        from r2v.slurm.healing.reconcile import surplus
+
+        if surplus(root, name, job_start.job, attempt, id_):
+            logger.info("r2v job is a duplicate submission, exiting: job=%s stage=%s", id_, job_start.job)
+            return LeaseConflict.exit_code
     if chain is not None and any(entry.is_shared for entry in chain.jobs.values()):
         from r2v.slurm.healing.shared_stages import publish_all
 
@@ -164,8 +173,7 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
 
 
 def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, root: Path) -> dict[str, Any]:
-    """Return the content of `exit.json`: the stage's outcome by its exit code, error record and peak memory, and the
-    exit code for Slurm."""
+    """Return the content of `exit.json`: outcome by exit code, error record and peak memory, and the code for Slurm."""
     from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
     from r2v.slurm.job.command_line import missing_output
 
@@ -196,16 +204,6 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
     }
 
 
-def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
-    """True if the chain records another attempt at the stage instead of this one."""
-    chain = _chain(root, name)
-    if chain is None or job_start.id in chain.slurm_ids:
-        return False
-    from r2v.slurm.healing.reconcile import surplus
-
-    return surplus(root, name, job_start.job, attempt, job_start.id)
-
-
 def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
     """Return the chain's job with this command, else the command's name."""
     entries = {} if chain is None else chain.jobs
@@ -222,38 +220,21 @@ def _chain(root: Path, name: str) -> chains.Chain | None:
         return None
 
 
-def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
-    """Return the error of a damaged configuration of the chain, if this job reads it, after `_LOOKS` reads."""
-    damage = None
-    for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
-        chain = _chain(root, name)
-        if chain is None:
-            return None
+def _require_sound_configuration(words: Sequence[str], root: Path, name: str) -> None:
+    """Raise InputError if the chain's configuration is damaged, and this job reads it, after `_LOOKS` reads."""
+    for look in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
+        if (chain := _chain(root, name)) is None:
+            return
         try:
-            require_configuration(root, chain)
-            return None
-        except InputError as error:
-            damage = error
+            return require_configuration(root, chain)
+        except InputError:
+            if look + 1 == _LOOKS:
+                raise
         time.sleep(1.0)
-    return damage
-
-
-def _idle_nodes(words: Sequence[str]) -> UsageError | None:
-    """Return the error of a job with more nodes than its command uses; None for none."""
-    if node_count() == 1:
-        return None
-    from r2v.slurm.job.command_line import require_allocation_used
-
-    try:
-        require_allocation_used(words)
-    except UsageError as error:
-        return error
-    return None
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
-    """True if an earlier start of this job succeeded before its node failed: a paid collection, say, must not be made
-    anew."""
+    """True if an earlier start of this job succeeded before its node failed: a paid collection must not be repeated."""
     before = job_record.record(root, name, job_start.id).exit
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
 

@@ -45,8 +45,7 @@ SIGCONT_WINDOW = 5.0
 LOOK_SECONDS = 60.0
 """Seconds between checks of the stage's progress and of the need for helpers: often enough for both, cheap on disk."""
 LEASE_WAIT = 180.0
-"""Seconds to wait for a lease while holding a GPU: the lease of an earlier start, killed on another node, expires
-after 60."""
+"""Seconds to wait for a lease while holding a GPU: that of an earlier start, killed elsewhere, expires after 60."""
 STALL_PATIENCE = 1800.0
 """Minimum seconds without an event before a stage counts as stalled: steps of minutes are common."""
 TIMES_LONGEST = 10.0

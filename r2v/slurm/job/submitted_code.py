@@ -39,7 +39,7 @@ def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> 
             "r2v job runs code edited since its submission: job=%s submitted=%s running=%s",
             *(job_id, chain.code, code_identity()),
         )
-    elif by_hand and (edited := list(_edited_since(_submitted_at(job_id), words))):
+    elif by_hand and (edited := list(_edited_since_submission(job_id, words))):
         more = f" and {len(edited) - _NAMED} more" if len(edited) > _NAMED else ""
         logger.warning(
             "r2v job runs files edited since its submission (r2v run_all pins code): job=%s files=%s",
@@ -47,15 +47,10 @@ def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> 
         )
 
 
-def _submitted_at(job_id: str) -> float | None:
-    """Return the time of the job's submission, in seconds since the epoch; None if unknown."""
-    with suppress(R2VError, ValueError):  # a comparison of code is not worth a failed job
-        return datetime.fromisoformat(client.show(job_id).get("SubmitTime", "")).timestamp()
-    return None
-
-
-def _edited_since(when: float | None, words: Sequence[str]) -> Iterator[str]:
-    if when is None:
+def _edited_since_submission(job_id: str, words: Sequence[str]) -> Iterator[str]:
+    try:
+        when = datetime.fromisoformat(client.show(job_id).get("SubmitTime", "")).timestamp()
+    except (R2VError, ValueError):  # a comparison of code is not worth a failed job
         return
     config = config_file(words)
     for path in (*sorted(OWN_PACKAGE.rglob("*.py")), *([Path(config)] if config else [])):

@@ -25,8 +25,8 @@ from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.llm.engines.servers import healthy
 from r2v.llm.engines.teacher import folder_of, read_address
 from r2v.log import logger
+from r2v.pipeline.inputs import asks_teacher
 from r2v.pipeline.jobs import JOBS
-from r2v.pipeline.rows import Job
 from r2v.slurm.client import client
 from r2v.slurm.job.command_line import config_of
 from r2v.slurm.site import headers
@@ -123,11 +123,6 @@ def teacher_job(words: Sequence[str], root: Path = Path()) -> TeacherJob | None:
         rows = [row for row in JOBS if row.command.name == words[0]]
     except R2VError:
         return None  # the stage reports it
-    if config.teacher.engine != JOB or not any(_asks(config, row) for row in rows):
+    if config.teacher.engine != JOB or not any(asks_teacher(row.load().sections(config)) for row in rows):
         return None
     return TeacherJob(config=config, root=root)
-
-
-def _asks(config: Config, row: Job) -> bool:
-    sections = row.load().sections(config)
-    return hasattr(sections, "teacher") and bool(getattr(sections, "asks_teacher", True))

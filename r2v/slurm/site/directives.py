@@ -139,8 +139,7 @@ def gpu_kind(directives: Mapping[str, str]) -> str:
 
 
 def error_file(directives: Mapping[str, str], name: str, id_: str) -> str:
-    """Return the error file of a job of this name (`--error`); "" if errors go to its log, or only Slurm can fill in
-    the pattern."""
+    """Return a job's error file (`--error`); "" if errors go to its log, or only Slurm can fill in the pattern."""
     pattern = directives.get("error", "")
     filled = pattern.replace("%x", name).replace("%j", id_).replace("%A", id_)
     return "" if "%" in filled else filled

@@ -78,8 +78,7 @@ class Resources:
 
 
 def read(path: Path, job: str = "") -> Resources:
-    """Return a script's header for this job. Raises UsageError naming file and line of an invalid directive, InputError
-    for a missing script."""
+    """Return a script's header for this job. Raises UsageError naming file and line, InputError without a script."""
     return parsed(path, printable(read_script(path)), job)
 
 
@@ -139,7 +138,11 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
         scope, _, key = name.rpartition(".")
         if scope and scope not in commands.values():
             raise UsageError(f"cluster set {name}={value}: {nearest(scope, set(commands.values()))}")
-        _check_setting(key, value)
+        if key in _NAMED:
+            if not re.fullmatch(r"[\w.,@+-]*", value) or (key.endswith("partition") and not value):
+                raise UsageError(f"cluster set {key}={value}: must be a name of letters, digits and . , @ + -")
+        elif not re.fullmatch(r"[a-z][a-z-]*", key) or not re.fullmatch(r"[^\s#'\"\\]*", value):
+            raise UsageError(f"cluster set {key}={value}: must be a directive and one word, without quotes or #")
     changed = {}
     for path in paths:
         mine = {
@@ -163,14 +166,6 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
 def command_of(script: str) -> str:
     """Return a script's scope in keys of `r2v cluster set`: perturb of 02_perturb.sh."""
     return re.sub(r"^\d+_|\.sh$", "", script)
-
-
-def _check_setting(key: str, value: str) -> None:
-    if key in _NAMED:
-        if not re.fullmatch(r"[\w.,@+-]*", value) or (key.endswith("partition") and not value):
-            raise UsageError(f"cluster set {key}={value}: must be a name of letters, digits and . , @ + -")
-    elif not re.fullmatch(r"[a-z][a-z-]*", key) or not re.fullmatch(r"[^\s#'\"\\]*", value):
-        raise UsageError(f"cluster set {key}={value}: must be a directive and one word, without quotes or #")
 
 
 def lines(paths: Iterable[Path]) -> list[str]:

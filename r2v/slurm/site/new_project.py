@@ -124,8 +124,7 @@ def _configurations(benchmark: str | None, models: str, existing: set[str]) -> d
 
 
 def _models(teacher: str | None, student: str | None) -> str:
-    """Return the lines of a configuration that name both models and its size profile. Raises UsageError for an invalid
-    model."""
+    """Return the lines of a configuration that name both models and its profile. Raises UsageError for a bad model."""
     if teacher is None and student is None:
         return ""
     sections: dict[str, Any] = {"profile": PAID_SMALL}

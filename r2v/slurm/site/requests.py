@@ -46,7 +46,10 @@ def of_job(root: Path, script: str, name: str, config: Config | None = None) -> 
     """Return the resources that a job requests. Raises UsageError and InputError as `headers.read` does."""
     request = replace(headers.read(root / SCRIPTS / script, name), sized_by=script)
     if config is not None and request.gpus and not needs_gpu(config.policy):
-        request = _on_cpus(request, headers.read(root / SCRIPTS / CPU_SCRIPT))
+        placed, small = (*PLACEMENT, *_SIZE), headers.read(root / SCRIPTS / CPU_SCRIPT)
+        own = {name: value for name, value in request.directives.items() if name not in (*_GPUS, *placed)}
+        where = {name: value for name, value in small.directives.items() if name in placed}
+        request = replace(request, directives={**where, **own}, node_gpus=0, sized_by=CPU_SCRIPT)
     return request.merged(from_environment(os.environ))
 
 
@@ -76,9 +79,3 @@ def from_environment(values: Mapping[str, str]) -> dict[str, str]:
         for name, value in given.items()
         if name not in _OURS and (value or name in _FLAGS)
     }
-
-
-def _on_cpus(request: Resources, small: Resources) -> Resources:
-    own = {name: value for name, value in request.directives.items() if name not in (*_GPUS, *PLACEMENT, *_SIZE)}
-    where = {name: value for name, value in small.directives.items() if name in (*PLACEMENT, *_SIZE)}
-    return replace(request, directives={**where, **own}, node_gpus=0, sized_by=CPU_SCRIPT)

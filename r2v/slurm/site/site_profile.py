@@ -35,8 +35,7 @@ NONE = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class SiteProfile:
-    """The settings of one site. The maps hold directives by their long names; "" is a flag, None removes the directive
-    from the headers."""
+    """The settings of one site. Maps hold directives by long name; "" is a flag, None removes it from the headers."""
 
     base: str = NONE
     """The shipped profile that it extends."""
@@ -143,7 +142,10 @@ def _read(path: Path) -> SiteProfile:
 
 def _profile(document: Document) -> SiteProfile:
     given, hints, defaults = document.mapping(), hints_of(SiteProfile), SiteProfile()
-    base = _base(document, given)
+    try:
+        base = shipped(str(given.get("base", NONE)))
+    except UsageError as error:
+        document.refuse(str(error), "base")
     values: dict[str, Any] = {}
     for name, written in given.items():
         if name not in hints:
@@ -160,13 +162,6 @@ def _profile(document: Document) -> SiteProfile:
             value = {**getattr(base, name), **{str(key): _directive(item) for key, item in written.items()}}
         values[name] = value
     return replace(base, **values)
-
-
-def _base(document: Document, given: dict[str, Any]) -> SiteProfile:
-    try:
-        return shipped(str(given.get("base", NONE)))
-    except UsageError as error:
-        document.refuse(str(error), "base")
 
 
 def _directive(written: Any) -> str | None:

@@ -92,7 +92,9 @@ def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[st
         for name, job in chain.jobs.items()
     }
     attendant = _attendant(chain, jobs.values(), root)
-    helpers = _helpers(chain.name, slurm, root)
+    helpers: dict[str, Counter[str]] = {}
+    for row in client.of_chain((slurm.queue or {}).values(), chain.name, root, mark=client.HELPERS_MARK):
+        helpers.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
     for name, job in jobs.items():
         if attendant and job.state == "failed" and job.unanswered:
             job = replace(job, state="healing", words=f"{job.words}; {attendant} is at it")
@@ -143,8 +145,7 @@ def _out_of_line(status: ChainStatus, root: Path) -> bool:
 
 
 def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attendant: str) -> JobStatus:
-    """Return the status of a pending job with its unfinished needs; blocked if one is broken. `jobs` holds the final
-    states of those before it."""
+    """Return a pending job's status with its unfinished needs; blocked if one of `jobs`, final before it, is broken."""
     needs = [need for need in chain.jobs[job.job].needs if need in jobs]
     if broken := [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]:
         return replace(job, state="blocked", words=f"keeps its place until {', '.join(broken)} can go on")
@@ -204,14 +205,6 @@ def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
     if chain.cancelled or not undone:
         return ""
     return str(holder(chains.folder(root, chain.name) / "chain.lease") or "")
-
-
-def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
-    """Return by job the number of its queued helpers, by Slurm's state."""
-    counts: dict[str, Counter[str]] = {}
-    for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
-        counts.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
-    return counts
 
 
 def _of_owner(name: str, job: ChainJob, others: Mapping[str, ChainFiles], slurm: SlurmSnapshot) -> JobStatus:

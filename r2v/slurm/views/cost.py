@@ -41,8 +41,7 @@ class AttemptCost:
 
 def attempt_costs(status: ChainStatus) -> list[AttemptCost]:
     """Return the cost of every attempt of a chain, earlier configurations, directly submitted jobs and helper arrays
-    included, in order; its sources must be gathered with `costs`. Raises EnvironmentFault if accounting is down: only
-    it knows the allocations."""
+    included, in order; its sources must be gathered with `costs`. Raises EnvironmentFault without accounting."""
     rows = status.slurm.accounting.jobs
     if status.slurm.accounting.down is not None:
         raise EnvironmentFault(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from r2v.console import text_table
@@ -40,15 +39,17 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
 
 def ascii_lines(status: ChainStatus) -> list[str]:
     """Return one line per job, indented by its depth."""
-    chain, depth = status.chain, _depths(status.chain)
+    chain, depth = status.chain, dict[str, int]()
+    for name, job in chain.jobs.items():  # the length of the longest path to it
+        depth[name] = 1 + max((depth[need] for need in job.needs if need in depth), default=-1)
     rows = [
         (
             "  " * depth[name] + name,
-            job.state,
-            job.id,
+            shown.state,
+            shown.id,
             f"<- {', '.join(chain.jobs[name].needs)}" if chain.jobs[name].needs else "",
         )
-        for name, job in status.own_jobs.items()
+        for name, shown in status.own_jobs.items()
     ]
     return [chain.name, *(f"  {line}" for line in text_table(rows).splitlines())]
 
@@ -60,11 +61,3 @@ def mermaid_lines(status: ChainStatus) -> list[str]:
     arrows = [f"  {parent} --> {child}" for parent, child in edges(status.chain)]
     styles = [f"  style {name} fill:{COLOURS[job.state]}" for name, job in jobs.items() if job.state in COLOURS]
     return ["flowchart LR", *nodes, *arrows, *styles]
-
-
-def _depths(chain: Chain) -> Mapping[str, int]:
-    """Return by job the length of the longest path to it."""
-    depths: dict[str, int] = {}
-    for name, job in chain.jobs.items():
-        depths[name] = 1 + max((depths[need] for need in job.needs if need in depths), default=-1)
-    return depths

@@ -38,7 +38,13 @@ def lines(root: Path, run: LocalRun) -> list[str]:
     begun = clock(datetime.fromtimestamp(run.begun).isoformat())
     head = f"{run.name} (here, begun {begun}): {word}, {finished} of {len(run.stages)} stages made"
     rows = [
-        (stage.job, _word(stage, word), duration(stage.seconds), f"${stage.usd:,.2f}", _doing(stage))
+        (
+            stage.job,
+            word if stage.state == "running" else stage.state,
+            duration(stage.seconds),
+            f"${stage.usd:,.2f}",
+            _doing(stage),
+        )
         for stage in run.stages
     ]
     table = text_table([("stage", "state", "time", "paid", ""), *rows]).splitlines()
@@ -76,10 +82,6 @@ def _peak(stage: LocalStage) -> str:
     if not stage.peak_mib:
         return ""
     return f"{stage.peak_mib:,} MiB" if stage.own_peak else f"{stage.peak_mib:,} MiB (process so far)"
-
-
-def _word(stage: LocalStage, run: str) -> str:
-    return "killed" if run == "killed" and stage.state == "running" else stage.state
 
 
 def _doing(stage: LocalStage) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
@@ -59,10 +59,6 @@ class ViewSources:
     slurm: SlurmSnapshot
     shown: tuple[str, ...]
     files: Mapping[str, ChainFiles]
-
-    def read_again(self, root: Path = Path()) -> ViewSources:
-        """Return the same answers of Slurm with the files read anew."""
-        return replace(self, files={name: read_files(name, root) for name in self.files})
 
 
 def names(root: Path = Path()) -> list[str]:

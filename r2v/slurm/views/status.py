@@ -13,13 +13,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table, unfiltered
 from r2v.slurm.views.chain_status import ACTIVE, ChainStatus, overall, settled, statuses
 from r2v.slurm.views.humanize import clock, size
+from r2v.slurm.views.sources import read_files
 from r2v.slurm.views.states import JobStatus
 
 ASK_EVERY = 60.0
@@ -82,14 +83,15 @@ def frames(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, int]]:
-    """Yield a screen of `--watch` and the exit code of `r2v status` at that moment, `every` seconds until no job is
-    active."""
+    """Yield a screen of `--watch` and the exit code of `r2v status` then, `every` seconds until no job is active."""
     sources, asked_at = settled(chain_names, root), clock()
     while True:
         now = clock()
         if due := now - asked_at >= ASK_EVERY:
             sources, asked_at = settled(chain_names, root), now
-        shown = statuses(sources if due else sources.read_again(root), root)
+        if not due:  # the same answers of Slurm, with the files read anew
+            sources = replace(sources, files={name: read_files(name, root) for name in sources.files})
+        shown = statuses(sources, root)
         age = f"  Slurm was asked {now - asked_at:.0f} s ago, and is asked again every {ASK_EVERY:.0f} s"
         text = "\n".join(line for status in shown for line in lines(status))
         code = overall(status.exit_code for status in shown)

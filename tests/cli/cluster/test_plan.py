@@ -33,7 +33,7 @@ def typed(*words: str) -> int:
     parser = argparse.ArgumentParser()
     add_commands(parser.add_subparsers())
     values = parser.parse_args(["plan", *words])
-    return int(values.act(values))
+    return int(values.act(values) or 0)
 
 
 def test_the_shared_plan(capsys: pytest.CaptureFixture[str]) -> None:
