@@ -281,12 +281,17 @@ def priced_policy(
     rollout: RolloutConfig,
     waves: Waves,
     tools: Sequence[ToolSpec] = (),
+    *,
+    logprobs: bool = True,
 ) -> PricedModel:
     """Return the small policy with the weights exported in a folder (None: the base model) and these tools in its
-    prompts."""
+    prompts. logprobs: False if the log-probabilities of its greedy replies are not read; a serving engine then leaves
+    them out, the local model computes them anyway."""
     backend = _policy_backend(policy, weights, cost, inference, rollout, tools)
     memory = _memory(weights, policy, inference.max_new_tokens, cost.slm_price, tools)
-    return PricedModel(waves.model(backend, memory), cost.slm_price, "slm", inference.max_new_tokens)
+    model = waves.model(backend, memory)
+    logprobs = logprobs or policy.engine == LOCAL
+    return PricedModel(model, cost.slm_price, "slm", inference.max_new_tokens, logprobs=logprobs)
 
 
 def _policy_backend(

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ import httpx2
 
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.release import BASE_NAME
-from r2v.llm.engines.servers import EngineServer
+from r2v.llm.engines.servers import EngineServer, ExternalServer
 from r2v.llm.engines.wire import (
     COMPLETIONS,
     NotKeyed,
@@ -104,9 +104,11 @@ class EngineClient:
     async def complete(self, index: int, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> Drawn:
         """Return one completion. Raises as `ask`, and Unanswered for a reply shorter than requested."""
         url = self.servers[index].url
+        if isinstance(self.servers[index], ExternalServer):
+            draw = replace(draw, logprobs=True)  # they alone prove that the server draws by R2V's processor
         answer = await self.ask(index, COMPLETIONS, completion_body(self.model, prompt, draw, end_ids))
         try:
-            return read_completion(answer, draw.max_tokens, end_ids)
+            return read_completion(answer, draw, end_ids)
         except Shortened as error:
             raise Unanswered(
                 f"policy.engine: {error}: prompt and reply do not fit", final=True, outcome="overflowed"

@@ -62,7 +62,7 @@ def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
             {
                 "token_ids": tokens,
                 "finish_reason": "stop" if ends else "length",
-                "logprobs": {"top_logprobs": figures},
+                "logprobs": {"top_logprobs": figures} if body["logprobs"] else None,
             }
         ]
     }

@@ -110,6 +110,14 @@ def test_samples_have_keys_of_their_own_and_greedy_ones_are_drawn_once(server: O
     assert sampled.usage.tokens_in == 2
 
 
+def test_a_reply_is_the_same_without_the_log_probabilities_that_nobody_reads(server: OwnServer) -> None:
+    whole, bare = answers(served(server), [request(1), request(1, logprobs=False)])
+    assert whole.samples[0].logprobs and not bare.samples[0].logprobs and not bare.samples[0].entropies
+    assert [sample.tokens for sample in whole.samples] == [sample.tokens for sample in bare.samples]
+    (proved,) = answers(served(ExternalServer(server.url, server.key)), [request(1, logprobs=False)])
+    assert proved == whole
+
+
 def test_a_prompt_that_the_server_refuses_is_a_refused_request(
     server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
