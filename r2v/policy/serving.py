@@ -41,12 +41,13 @@ def served_policy(
     configured engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no
     engine."""
     policy.require_servable()
+    model, described = described_model(policy)
+    servers = _servers(policy, model)  # first: they load beside the rest
     adapter = None if weights is None else _adapter(policy, weights)
     tokenizer = load_tokenizer(policy, weights)
-    model, described = described_model(policy)
     encode = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
     return Served(
-        _servers(policy, model),
+        servers,
         adapter,
         encode=encode,
         end_ids=end_ids(described, tokenizer),
@@ -57,9 +58,8 @@ def served_policy(
 def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[EngineServer], Adapter]:
     """Return the servers of verifiers, and the adapters of the verifier in a folder. Raises as `served_policy`."""
     policy.require_servable()
-    adapter = _adapter(policy, weights)
     model, _ = described_model(policy)
-    return _servers(policy, replace(model, pooling=True)), adapter
+    return _servers(policy, replace(model, pooling=True)), _adapter(policy, weights)
 
 
 def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: str) -> Sequence[EngineServer]:

@@ -1,7 +1,8 @@
 """Engine servers: R2V's own processes, which it restarts, and external ones, which it waits for.
 
     server = OwnServer(python=..., model=...)
-    await server.ready()                  # starts it if necessary; returns once /health answers 200
+    server.begin()                        # starts it, to load while the stage prepares
+    await server.ready()                  # starts it if necessary; returns once it answers
     life = server.lives
     ...                                   # a request fails
     await server.recover(life)            # restarts it once for all callers; raises EnvironmentFault after three deaths
@@ -111,6 +112,7 @@ class OwnServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._deaths = 0
+        self._is_ready = False
         self._lock = _LoopLock()
 
     @property
@@ -118,10 +120,15 @@ class OwnServer:
         """Process id of the launcher; None while no server runs."""
         return None if self._process is None else self._process.pid
 
+    def begin(self) -> None:
+        """Start the server without waiting for it; `ready` waits."""
+        if self._process is None:
+            self._launch(_free_port())
+
     async def ready(self) -> None:
         async with self._lock():
-            if not self._alive():
-                await self._start()
+            if not (self._is_ready and self._alive()):
+                await self._start(begun=self._process is not None and not self._is_ready)
 
     async def recover(self, life: int) -> None:
         async with self._lock():
@@ -162,17 +169,23 @@ class OwnServer:
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    async def _start(self) -> None:
+    async def _start(self, *, begun: bool = False) -> None:
+        """Launch the server, unless it has `begun`, and wait for it."""
         began = time.monotonic()
         for attempt in range(_PORTS):
-            self._launch(_free_port())
+            if not begun:
+                self._launch(_free_port())
             if await self._until_healthy(began + _READY_SECONDS):
-                logger.info("  engine ready: seconds=%.0f", time.monotonic() - began)
+                self._is_ready = True
+                logger.info("  engine ready: waited_seconds=%.0f", time.monotonic() - began)
                 return
             why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
             last = self._last_line()
             self.stop()
-            if attempt == _PORTS - 1 or _PORT_IN_USE not in last:
+            if begun:  # vLLM gives up if the stage frees GPU memory while the engine measures it
+                logger.warning("  engine failed while the stage prepared, starting again: error=%s", last)
+                begun = False
+            elif attempt == _PORTS - 1 or _PORT_IN_USE not in last:
                 raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
 
     def _launch(self, port: int) -> None:
@@ -191,7 +204,7 @@ class OwnServer:
                 cwd=self._scratch,
                 start_new_session=True,  # a kill of our process group spares the launcher, which ends the workers
             )
-        self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
+        self.url, self.lives, self._is_ready = f"http://127.0.0.1:{port}", self.lives + 1, False
 
     async def _until_healthy(self, until: float) -> bool:
         """True if the server became ready, False if it ended or `until` (monotonic seconds) passed. The key tells it

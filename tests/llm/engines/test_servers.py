@@ -109,6 +109,29 @@ def test_a_server_that_does_not_start_says_why(server: OwnServer, monkeypatch: p
     assert server.pid is None
 
 
+def test_a_server_loads_while_its_owner_prepares(server: OwnServer) -> None:
+    server.begin()
+    server.begin()
+    wait_for(lambda: asyncio.run(healthy(server.url)))
+    asyncio.run(server.ready())
+    assert server.lives == 1
+
+
+def test_a_server_that_failed_while_its_owner_prepared_is_started_again(
+    server: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_STUB_REFUSES", "memory was freed during the measurement")
+    server.begin()
+    monkeypatch.delenv("VLLM_STUB_REFUSES")
+    asyncio.run(server.ready())
+    assert server.lives == 2
+    server.stop()
+    monkeypatch.setenv("VLLM_STUB_REFUSES", "no kernel")
+    server.begin()
+    with pytest.raises(EnvironmentFault, match="the server ended: RuntimeError: no kernel"):
+        asyncio.run(server.ready())
+
+
 def test_a_port_on_which_another_server_answers_is_left_for_a_free_one(
     server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,17 +181,20 @@ from pathlib import Path
 from r2v.llm.engines.servers import OwnServer
 from tests.llm.engines.test_servers import MODEL
 server = OwnServer(Path(sys.argv[1]), MODEL)
-asyncio.run(server.ready())
+server.begin()
+if sys.argv[2] == "ready":
+    asyncio.run(server.ready())
 print(server.pid, server._scratch, flush=True)
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
-def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int], None]) -> None:
+@pytest.mark.parametrize("state", ["ready", "begun"])
+def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int], None], state: str) -> None:
     python = stub_engine(tmp_path / "engine") / "bin" / "python"
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(python)],
+        [sys.executable, "-c", OWNER, str(python), state],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[3],
@@ -178,6 +204,7 @@ def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int],
     assert owner.stdout is not None
     try:
         launcher, scratch = owner.stdout.readline().split()
+        wait_for(lambda: len(group_of(int(launcher))) == 3)
         processes = [int(launcher), *group_of(int(launcher))]
         assert len(processes) == 4
     finally:
