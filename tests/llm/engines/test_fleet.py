@@ -15,7 +15,7 @@ from r2v.llm.engines.release import ENGINE_KEY_ENV
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.log import logger
 from tests.llm.engines.stub_server import stub_engine
-from tests.llm.engines.test_servers import MODEL
+from tests.llm.engines.test_servers import HTTP_MODEL, MODEL
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     """The URL of a server that somebody else started; its options are the test's parameter."""
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setenv(name, value)
-    server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", HTTP_MODEL)
     asyncio.run(server.ready())
     monkeypatch.setenv(ENGINE_KEY_ENV, server.key)
     yield server.url

@@ -21,7 +21,7 @@ from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
 from r2v.wire.message import Message
 from tests.llm.engines.stub_server import END, stub_engine
-from tests.llm.engines.test_servers import MODEL
+from tests.llm.engines.test_servers import HTTP_MODEL, MODEL
 
 PRICE = Price(input=1.0, output=2.0, seconds_per_call=0, seconds_per_token=0)
 
@@ -36,6 +36,14 @@ class Words:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[OwnServer]:
     own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    yield own
+    own.stop()
+
+
+@pytest.fixture
+def over_http(tmp_path: Path) -> Iterator[OwnServer]:
+    own = OwnServer(stub_engine(tmp_path / "http") / "bin" / "python", HTTP_MODEL)
+    asyncio.run(own.ready())
     yield own
     own.stop()
 
@@ -98,7 +106,7 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
 
 
 def test_adapters_that_the_server_cannot_load_are_named(server: OwnServer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot load this adapter .404: no adapter there"):
+    with pytest.raises(InputError, match="cannot load this adapter .400: no adapter there"):
         answers(served(server, adapter=Adapter(name="none", folder=tmp_path)), [request(1)])
 
 
@@ -110,11 +118,13 @@ def test_samples_have_keys_of_their_own_and_greedy_ones_are_drawn_once(server: O
     assert sampled.usage.tokens_in == 2
 
 
-def test_a_reply_is_the_same_without_the_log_probabilities_that_nobody_reads(server: OwnServer) -> None:
+def test_a_reply_is_the_same_over_a_socket_and_over_http_and_without_figures_that_nobody_reads(
+    server: OwnServer, over_http: OwnServer
+) -> None:
     whole, bare = answers(served(server), [request(1), request(1, logprobs=False)])
     assert whole.samples[0].logprobs and not bare.samples[0].logprobs and not bare.samples[0].entropies
     assert [sample.tokens for sample in whole.samples] == [sample.tokens for sample in bare.samples]
-    (proved,) = answers(served(ExternalServer(server.url, server.key)), [request(1, logprobs=False)])
+    (proved,) = answers(served(ExternalServer(over_http.url, over_http.key)), [request(1, logprobs=False)])
     assert proved == whole
 
 
@@ -140,10 +150,9 @@ def test_an_engine_without_the_keyed_processor_is_refused(server: OwnServer, mon
         answers(served(server), [request(1)])
 
 
-def test_a_wrong_key_is_one_line(server: OwnServer) -> None:
-    asyncio.run(server.ready())
+def test_a_wrong_key_is_one_line(over_http: OwnServer) -> None:
     with pytest.raises(EnvironmentFault, match="401: Unauthorized"):
-        answers(served(ExternalServer(server.url, "wrong")), [request(1)])
+        answers(served(ExternalServer(over_http.url, "wrong")), [request(1)])
 
 
 def test_conversations_are_spread_over_the_servers_and_answers_do_not_depend_on_it(

@@ -1,0 +1,78 @@
+"""Connection to an engine without HTTP (`r2v.llm.engines.direct`): lines of JSON over a Unix socket.
+
+    connection = Connection(path)
+    status, content = await connection.post("/v1/completions", body)
+    connection.close()
+
+Any number of requests share it. An engine that ends or falls silent fails them all with ConnectionError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_LONGEST_LINE = 1 << 28
+"""Bytes of an answer, which has two figures for each token."""
+_SILENT_SECONDS = 900.0
+"""Time without any answer after which the engine counts as hung: it ends some request of a batch every few seconds."""
+
+
+class Connection:
+    """A connection of one event loop, opened at the first request and again after a failure."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._answers: dict[int, asyncio.Future[tuple[int, Any]]] = {}
+        self._count = 0
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Return the status and content of the answer. Raises OSError if there is no engine, or it ends before."""
+        async with self._lock:
+            if self._writer is None:
+                reader, self._writer = await asyncio.open_unix_connection(str(self._path), limit=_LONGEST_LINE)
+                self._reading = asyncio.create_task(self._read(reader, self._writer))
+            writer = self._writer
+        self._count += 1
+        number = self._count
+        answer: asyncio.Future[tuple[int, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        writer.write(json.dumps([number, path, body]).encode() + b"\n")
+        try:
+            return await answer
+        finally:
+            self._answers.pop(number, None)
+
+    def close(self) -> None:
+        """Close the connection; the engine gives up what it was asked."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                while line := await self._next(reader):
+                    number, status, content = json.loads(line)
+                    if number in self._answers and not self._answers[number].done():
+                        self._answers[number].set_result((status, content))
+        finally:
+            self._writer = None
+            writer.close()
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError("the engine ended"))
+
+    async def _next(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next line; nothing at the end, and after a long silence while requests wait."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    return await reader.readline()
+            if self._answers:
+                return b""
