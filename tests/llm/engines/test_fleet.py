@@ -35,7 +35,11 @@ def test_one_server_for_each_gpu_shared_by_all_policies(tmp_path: Path) -> None:
     servers = fleet_of("vllm", MODEL, home=home, gpus=["2", "5"])
     assert [server.gpu for server in servers if isinstance(server, OwnServer)] == ["2", "5"]
     assert fleet_of("vllm", MODEL, home=home, gpus=["2", "5"]) is servers
-    assert fleet_of("vllm", replace(MODEL, path="/other"), home=home, gpus=[]) is not servers
+    (other,) = fleet_of("vllm", replace(MODEL, path="/other"), home=home, gpus=[])
+    assert other not in servers
+    for server in (*servers, other):
+        assert isinstance(server, OwnServer) and server.pid is not None  # it loads already
+        server.stop()
 
 
 def test_gpus_have_the_names_that_slurm_gave_them(monkeypatch: pytest.MonkeyPatch) -> None:
