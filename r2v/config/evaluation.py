@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -168,11 +167,6 @@ class RouterConfig:
             budget=0.5,
             num_calibration_tasks=self.num_calibration_tasks,
         )
-
-    def reads_logprobs(self, names: Iterable[str]) -> bool:
-        """True if any of these methods scores by the log-probabilities or entropies of the small policy's proposals."""
-        methods, learnt = [METHODS[name] for name in names], "uncertainty" in self.features
-        return any(method.reads_probabilities or (learnt and method.trained_router) for method in methods)
 
     @property
     def left_out_of_cloning(self) -> float | None:

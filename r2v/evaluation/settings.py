@@ -78,8 +78,9 @@ class EvaluateSettings:
     @property
     def reads_logprobs(self) -> bool:
         """True if a method that is played, or may act in place of r2v's score, reads log-probabilities."""
-        chosen_from = ALTERNATIVES if OURS in self.routed and self.router.choose_score else ()
-        return self.router.reads_logprobs([*self.evaluation.played, *chosen_from])
+        others = ALTERNATIVES if OURS in self.routed and self.router.choose_score else ()
+        methods, learnt = [METHODS[name] for name in (*self.routed, *others)], "uncertainty" in self.router.features
+        return any(method.reads_probabilities or (learnt and method.trained_router) for method in methods)
 
     @property
     def without_verifier(self) -> EvaluateSettings:

@@ -101,18 +101,10 @@ class PricedModel:
     fit: Callable[[Request], Request] | None = None
     """Shortens a request to the model's context; None: requests are sent whole."""
     logprobs: bool = True
-    """True if the log-probabilities of all its replies are asked for; False: only where `ask` says so."""
+    """False if those of greedy replies are not read; those of samples are recorded."""
 
-    async def ask(
-        self,
-        view: StepView,
-        *,
-        num_samples: int = 1,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        logprobs: bool = False,
-    ) -> Reply:
-        """Return the model's reply to the conversation so far. logprobs: the caller reads log-probabilities."""
+    async def ask(self, view: StepView, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
+        """Return the model's reply to the conversation so far."""
         return await self.model.reply(
             Request(
                 messages=view.messages,
@@ -122,7 +114,7 @@ class PricedModel:
                 temperature=temperature,
                 top_p=top_p,
                 max_tokens=self.max_tokens,
-                logprobs=self.logprobs or logprobs,
+                logprobs=self.logprobs or temperature > 0,
             )
         )
 
@@ -219,11 +211,7 @@ class BestOfK:
 
     async def act(self, view: StepView) -> Act:
         reply = await self.slm.ask(
-            view,
-            num_samples=self.num_candidates,
-            temperature=self.inference.temperature,
-            top_p=self.inference.top_p,
-            logprobs=True,
+            view, num_samples=self.num_candidates, temperature=self.inference.temperature, top_p=self.inference.top_p
         )
         scores, read = await self.verifier.scores(view, [sample.text for sample in reply.samples])
         best = max(scores, key=lambda text: scores[text])

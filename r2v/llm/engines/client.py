@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx2
 
@@ -46,6 +45,7 @@ _ANSWER_SECONDS = 900.0
 
 _TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
 
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 
@@ -75,9 +75,7 @@ class EngineClient:
         await asyncio.gather(*(server.ready() for server in self.servers))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,3 +170,23 @@ class EngineClient:
                 f"{adapter.folder}: the engine cannot load this adapter ({reason_of(status, content)}); the server "
                 "must be able to read this folder, and must serve the same base model and LoRA rank"
             )
+
+
+@dataclass
+class ServedModel(Generic[Q, T]):
+    """A `Remote[Q, T]` (see `r2v.llm.types`) whose requests are all sent at once, each answered by `reply`."""
+
+    client: EngineClient
+    reply: Callable[[Q], Coroutine[Any, Any, T]]
+    max_batch: int = 100_000
+    max_age: float = 0.0
+
+    async def __aenter__(self) -> object:
+        return await self.client.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.client.__aexit__(*error)
+
+    def send(self, requests: Sequence[Q]) -> Sequence[asyncio.Future[T]]:
+        """Return one future answer per request, in order."""
+        return self.client.start(self.reply(request) for request in requests)

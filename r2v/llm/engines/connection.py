@@ -18,7 +18,7 @@ from typing import Any
 _LONGEST_LINE = 1 << 28
 """Bytes of an answer, which has two figures for each token."""
 _SILENT_SECONDS = 900.0
-"""Time without any answer after which the engine counts as hung: it ends some request of a batch every few seconds."""
+"""Time without an answer after which the connection is closed: an engine ends requests of a batch every few seconds."""
 
 
 class Connection:
@@ -39,8 +39,7 @@ class Connection:
                 reader, self._writer = await asyncio.open_unix_connection(str(self._path), limit=_LONGEST_LINE)
                 self._reading = asyncio.create_task(self._read(reader, self._writer))
             writer = self._writer
-        self._count += 1
-        number = self._count
+        number = self._count = self._count + 1
         answer: asyncio.Future[tuple[int, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         writer.write(json.dumps([number, path, body]).encode() + b"\n")
@@ -56,8 +55,8 @@ class Connection:
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                while line := await self._next(reader):
+            with suppress(OSError, TimeoutError):
+                while line := await asyncio.wait_for(reader.readline(), _SILENT_SECONDS):
                     number, status, content = json.loads(line)
                     if number in self._answers and not self._answers[number].done():
                         self._answers[number].set_result((status, content))
@@ -67,12 +66,3 @@ class Connection:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(ConnectionError("the engine ended"))
-
-    async def _next(self, reader: asyncio.StreamReader) -> bytes:
-        """Return the next line; nothing at the end, and after a long silence while requests wait."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SILENT_SECONDS):
-                    return await reader.readline()
-            if self._answers:
-                return b""

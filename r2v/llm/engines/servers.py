@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.engines.connection import Connection
-from r2v.llm.engines.release import SOCKET, EngineModel, command_line, direct_command, environment, install_plugins
+from r2v.llm.engines.release import SOCKET, EngineModel, command_line, environment, install_plugins
 from r2v.log import logger
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
@@ -91,19 +90,6 @@ async def healthy(url: str, key: str | None = None) -> bool:
         return False
 
     return await asyncio.to_thread(ask)
-
-
-async def _answers(path: Path) -> bool:
-    """True if a ready engine answers on the socket."""
-    connection = Connection(path)
-    try:
-        async with asyncio.timeout(10):
-            status, _ = await connection.post("/health", {})
-        return status == 200
-    except (OSError, TimeoutError):  # not ready yet, or dead
-        return False
-    finally:
-        connection.close()
 
 
 class _LoopLock:
@@ -192,7 +178,7 @@ class OwnServer:
         """Launch the server, unless it has `begun`, and wait for it."""
         began = time.monotonic()
         for attempt in range(_PORTS):
-            if not begun:
+            if attempt or not begun:
                 self._launch(_free_port())
             if await self._until_healthy(began + _READY_SECONDS):
                 self._is_ready = True
@@ -201,18 +187,18 @@ class OwnServer:
             why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
             last = self._last_line()
             self.stop()
-            if begun:  # vLLM gives up if the stage frees GPU memory while the engine measures it
-                logger.warning("  engine failed while the stage prepared, starting again: error=%s", last)
-                begun = False
-            elif attempt == _PORTS - 1 or _PORT_IN_USE not in last:
+            # vLLM gives up if the stage frees GPU memory while the engine measures it
+            again = _PORT_IN_USE in last or (begun and not attempt)
+            if attempt == _PORTS - 1 or not again:
                 raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
+            logger.warning("  engine did not start, trying again: error=%s", last)
 
     def _launch(self, port: int) -> None:
         self.stop()
         self._scratch = make_own_temporary("r2v-engine-")
         install_plugins(self._scratch)
-        direct = self.model.chat is None
-        words = direct_command(self.model) if direct else command_line(self.model, host=self.host, port=port)
+        over_http = self.model.chat is not None
+        words = command_line(self.model, host=self.host if over_http else None, port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -225,14 +211,15 @@ class OwnServer:
                 start_new_session=True,  # a kill of our process group spares the launcher, which ends the workers
             )
         self.lives, self._is_ready = self.lives + 1, False
-        if direct:  # by way of the launcher's working directory: a socket's path has at most 107 bytes, TMPDIR may have
-            self.socket = Path(f"/proc/{self._process.pid}/cwd/{SOCKET}")
-        else:
+        if over_http:
             self.url = f"http://127.0.0.1:{port}"
+        else:  # the launcher's working directory: a socket's path has at most 107 bytes, the folder's may have more
+            self.socket = Path(f"/proc/{self._process.pid}/cwd/{SOCKET}")
 
     async def healthy(self) -> bool:
-        """True if the server answers. A port's key tells it from another server that bound the port first."""
-        return await (healthy(self.url, self.key) if self.socket is None else _answers(self.socket))
+        """True if the server is ready: its socket appears then, or it answers over HTTP. A port's key tells it from
+        another server that bound the port first."""
+        return await healthy(self.url, self.key) if self.socket is None else self.socket.exists()
 
     async def _until_healthy(self, until: float) -> bool:
         """True if the server became ready, False if it ended or `until` (monotonic seconds) passed."""

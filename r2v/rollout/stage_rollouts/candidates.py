@@ -77,7 +77,6 @@ class CandidateRollout:
             num_samples=self.sampling.num_samples,
             temperature=self.sampling.temperature,
             top_p=self.sampling.top_p,
-            logprobs=True,
         )
         forms = [masked(drawn.text, view.tools) for drawn in reply.samples]
         shown = None if self.teacher is None else (await self.teacher.act(view)).text

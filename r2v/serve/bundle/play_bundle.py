@@ -100,8 +100,7 @@ def local_pair(
 ) -> tuple[PricedModel, PricedVerifier | None]:
     """Return the small policy with weights in this process, and its verifier if the bundle has one."""
     policy, inference, cost = settings.policy, settings.inference, settings.cost
-    read = settings.router.reads_logprobs([bundle.manifest.score])
-    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools, logprobs=read)
+    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
     if not bundle.verifier.is_dir():
         return slm, None
     scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)

@@ -8,12 +8,10 @@ options are VLLM_STUB_* variables: the only ones of a test's that reach a server
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
 import shlex
-import struct
 import subprocess
 import sys
 import time
@@ -69,11 +67,10 @@ def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
     }
 
 
-def hidden_state(model: str, ids: list[int]) -> str:
+def hidden_state(model: str, ids: list[int]) -> list[float]:
     """Return a pooling server's state: three values determined by the tokens and the model."""
     draws = hashlib.sha256(json.dumps([model, ids]).encode()).digest()
-    values = (draws[0] / 100 - 1.28, float(os.environ.get("VLLM_STUB_STATE", len(ids) / 10)), 1.0)
-    return base64.b64encode(struct.pack("<3f", *values)).decode()
+    return [draws[0] / 100 - 1.28, float(os.environ.get("VLLM_STUB_STATE", len(ids) / 10)), 1.0]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,12 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(200 if gone else 404, {})
         if body["model"] != "base" and body["model"] not in _Handler.adapters:
             return self._say(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
-        if len(body.get("prompt", body.get("input"))) > room():
+        if len(body["prompt"]) > room():
             return self._say(400, {"error": {"message": "This model's maximum context length is less."}})
         _Handler.count += 1
         die_once(_Handler.count)
-        if self.path == "/v1/embeddings":
-            return self._say(200, {"data": [{"embedding": hidden_state(body["model"], body["input"])}]})
         self._say(200, answer(body["model"], body))
 
 

@@ -6,9 +6,7 @@ lies beside it as `vllm.entrypoints.openai.api_server`.
 
 from __future__ import annotations
 
-import base64
 import importlib
-import struct
 import sys
 from collections.abc import AsyncIterator
 from enum import Enum
@@ -16,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PACKAGES = ("engine", "lora", "utils", "v1", "v1.engine")
+PACKAGES = ("engine", "lora", "usage", "utils", "v1", "v1.engine")
 MODULES = ("engine.arg_utils", "exceptions", "lora.request", "pooling_params", "sampling_params")
-for place in (*PACKAGES, *MODULES, "utils.argparse_utils", "v1.engine.async_llm"):
+for place in (*PACKAGES, *MODULES, "usage.usage_lib", "utils.argparse_utils", "v1.engine.async_llm"):
     sys.modules[f"vllm.{place}"] = sys.modules[__name__]
 
 
@@ -32,6 +30,10 @@ class VLLMClientError(Exception):
 
 class RequestOutputKind(Enum):
     FINAL_ONLY = 2
+
+
+class UsageContext(Enum):
+    OPENAI_API_SERVER = "OPENAI_API_SERVER"
 
 
 class SamplingParams(SimpleNamespace):
@@ -69,13 +71,10 @@ class AsyncLLM:
         self.count, self.numbers = 0, set[int]()
 
     @classmethod
-    def from_engine_args(cls, words: list[str]) -> AsyncLLM:
+    def from_engine_args(cls, words: list[str], usage_context: UsageContext) -> AsyncLLM:
         if not stub().begin(words):
             raise SystemExit
         return cls()
-
-    async def check_health(self) -> None:
-        pass
 
     async def add_lora(self, adapter: LoRARequest) -> None:
         assert adapter.lora_int_id not in self.numbers, "two adapters with one number"
@@ -102,8 +101,8 @@ class AsyncLLM:
         self, prompt: Any, params: Any, request_id: str, lora_request: LoRARequest | None = None
     ) -> AsyncIterator[Any]:
         assert params.task == "embed"
-        values = struct.unpack("<3f", base64.b64decode(stub().hidden_state(*self._asked(prompt, lora_request))))
-        yield SimpleNamespace(outputs=SimpleNamespace(data=SimpleNamespace(tolist=lambda: list(values))))
+        values = stub().hidden_state(*self._asked(prompt, lora_request))
+        yield SimpleNamespace(outputs=SimpleNamespace(data=SimpleNamespace(tolist=lambda: values)))
 
     def _asked(self, prompt: Any, adapter: LoRARequest | None) -> tuple[str, list[int]]:
         ids = prompt["prompt_token_ids"]

@@ -12,8 +12,8 @@ import pytest
 
 from r2v.config import Price
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.engines.client import Adapter
-from r2v.llm.engines.served import Served
+from r2v.llm.engines.client import Adapter, ServedModel
+from r2v.llm.engines.served import served_chat
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.llm.local.token_replies import TokenReplies
 from r2v.llm.providers.remote import Unanswered
@@ -48,8 +48,8 @@ def over_http(tmp_path: Path) -> Iterator[OwnServer]:
     own.stop()
 
 
-def served(*servers: Any, adapter: Adapter | None = None) -> Served:
-    return Served(
+def served(*servers: Any, adapter: Adapter | None = None) -> ServedModel[Request, Reply]:
+    return served_chat(
         servers,
         adapter,
         encode=lambda messages: [len(message.content) % 40 for message in messages] * (1 + len(messages[0].content)),
@@ -63,7 +63,7 @@ def request(number: int, **changes: Any) -> Request:
     return Request(messages=(Message(role="user", content="x" * (number % 9)),), key=(1, f"t{number}", 0), **settings)
 
 
-def answers(model: Served, requests: list[Request]) -> list[Reply]:
+def answers(model: ServedModel[Request, Reply], requests: list[Request]) -> list[Reply]:
     waves = Waves(max_conversations=64)
     chat = waves.model(model)
     return waves.run(partial(chat.reply, question) for question in requests)
@@ -106,7 +106,7 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
 
 
 def test_adapters_that_the_server_cannot_load_are_named(server: OwnServer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot load this adapter .400: no adapter there"):
+    with pytest.raises(InputError, match="cannot load this adapter .500: no adapter there"):
         answers(served(server, adapter=Adapter(name="none", folder=tmp_path)), [request(1)])
 
 
