@@ -4,9 +4,8 @@
     async with client:
         answer = await client.ask(client.server_index(seed, task), "/v1/completions", body)
 
-Servers of this process are reached over Unix sockets, external ones over HTTP. A dead server is restarted
-(`r2v.llm.engines.servers`) and its unanswered requests are sent again. A request that the server refuses raises
-`Unanswered`; an unavailable engine raises EnvironmentFault.
+A dead server is restarted (`r2v.llm.engines.servers`) and its unanswered requests are sent again. A request that the
+server refuses raises `Unanswered`; an unavailable engine raises EnvironmentFault.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Connection to an engine without HTTP (`r2v.llm.engines.direct`): lines of JSON over a Unix socket.
 
-    connection = Connection(path)
-    status, content = await connection.post("/v1/completions", body)
-    connection.close()
+    status, content = await Connection(path).post("/v1/completions", body)
 
 Any number of requests share it. An engine that ends or falls silent fails them all with ConnectionError.
 """
@@ -57,9 +55,9 @@ class Connection:
         try:
             with suppress(OSError, TimeoutError):
                 while line := await asyncio.wait_for(reader.readline(), _SILENT_SECONDS):
-                    number, status, content = json.loads(line)
-                    if number in self._answers and not self._answers[number].done():
-                        self._answers[number].set_result((status, content))
+                    number, *content = json.loads(line)
+                    if (answer := self._answers.get(number)) and not answer.done():
+                        answer.set_result(tuple(content))
         finally:
             self._writer = None
             writer.close()

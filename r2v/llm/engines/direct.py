@@ -2,20 +2,19 @@
 
     PYTHON -m r2v_direct SOCKET --model /models/llama --enable-lora ...
 
-It runs in the engine's own Python, where r2v is not installed. A request is `[number, path, body]` and its answer
-`[number, status, content]`, with the paths, bodies and contents of vLLM's HTTP server as far as R2V uses them. Tokens
-are not decoded, and nothing is sent before a completion has ended. The socket appears once the engine is ready; its
-folder keeps other users out, so there is no key.
+It runs in the engine's own Python, where r2v is not installed. A request is `[number, path, body]`, its answer
+`[number, status, content]`: of vLLM's HTTP server, as far as R2V uses them. Tokens are not decoded, and a completion is
+one message. The socket appears once the engine is ready; its folder keeps other users out, so there is no key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 _BASE = "base"
@@ -27,13 +26,13 @@ class DirectEngine:
     """vLLM's engine and the adapters loaded so far, by name."""
 
     def __init__(self, words: list[str]) -> None:
-        arguments, parsers = _vllm("engine.arg_utils").AsyncEngineArgs, _vllm("utils.argparse_utils")
-        parser = arguments.add_cli_args(parsers.FlexibleArgumentParser())
-        options = arguments.from_cli_args(parser.parse_args(words))
-        context = _vllm("usage.usage_lib").UsageContext.OPENAI_API_SERVER  # the size of batches depends on it
-        self._engine = _vllm("v1.engine.async_llm").AsyncLLM.from_engine_args(options, usage_context=context)
-        self._sampling, self._pooling = _vllm("sampling_params"), _vllm("pooling_params")
-        self._refusals = (ValueError, _vllm("exceptions").VLLMClientError)
+        vllm, parsers = import_module("vllm"), import_module("vllm.utils.argparse_utils")
+        parser = vllm.AsyncEngineArgs.add_cli_args(parsers.FlexibleArgumentParser())
+        options = vllm.AsyncEngineArgs.from_cli_args(parser.parse_args(words))
+        context = import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER  # batches are as large as its
+        self._engine = vllm.AsyncLLMEngine.from_engine_args(options, usage_context=context)
+        self._vllm, self._kinds = vllm, import_module("vllm.sampling_params").RequestOutputKind
+        self._refusals = (ValueError, import_module("vllm.exceptions").VLLMClientError)
         self._adapters: dict[str, Any] = {}
         self._count = 0
 
@@ -59,26 +58,26 @@ class DirectEngine:
     async def _load(self, name: str, folder: str) -> None:
         if name not in self._adapters:
             self._count += 1
-            adapter = _vllm("lora.request").LoRARequest(name, self._count, folder)
+            adapter = import_module("vllm.lora.request").LoRARequest(name, self._count, folder)
             await self._engine.add_lora(adapter)
             self._adapters[name] = adapter
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        params = self._sampling.SamplingParams(
+        params = self._vllm.SamplingParams(
             max_tokens=body["max_tokens"],
             temperature=body["temperature"],
             logprobs=body["logprobs"],
             stop_token_ids=body["stop_token_ids"],
             extra_args=body["vllm_xargs"],
             detokenize=False,
-            output_kind=self._sampling.RequestOutputKind.FINAL_ONLY,
+            output_kind=self._kinds.FINAL_ONLY,
         )
         (choice,) = (await self._last(self._engine.generate, body["prompt"], params, body["model"])).outputs
         rows = [{f"token_id:{token}": v.logprob for token, v in row.items()} for row in choice.logprobs or ()]
         return {"choices": [{"token_ids": list(choice.token_ids), "logprobs": {"top_logprobs": rows}}]}
 
     async def _embed(self, body: dict[str, Any]) -> Any:
-        params = self._pooling.PoolingParams(task="embed")
+        params = self._vllm.PoolingParams(task="embed")
         return (await self._last(self._engine.encode, body["input"], params, body["model"])).outputs.data.tolist()
 
     async def _last(self, ask: Any, prompt: list[int], params: Any, model: str) -> Any:
@@ -103,10 +102,6 @@ class DirectEngine:
         for task in tasks:
             task.cancel()
         writer.close()
-
-
-def _vllm(name: str) -> Any:
-    return importlib.import_module(f"vllm.{name}")
 
 
 async def serve(path: str, words: list[str]) -> None:

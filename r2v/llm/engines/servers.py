@@ -8,9 +8,9 @@
     await server.recover(life)            # restarts it once for all callers; raises EnvironmentFault after three deaths
     server.stop()
 
-A server of policies or verifiers answers on a Unix socket in its private folder (`r2v.llm.engines.direct`). One of chat
-completions, for a teacher, listens on a free loopback port under a random key, which is only in its environment. The
-launcher (`r2v.llm.engines.launcher`) ends either when this process is gone, even by kill -9.
+It answers on a Unix socket in its private folder (`r2v.llm.engines.direct`); one of chat completions listens on a free
+loopback port under a random key, which is only in its environment. Its launcher (`r2v.llm.engines.launcher`) ends it
+when this process is gone, even by kill -9.
 """
 
 from __future__ import annotations
@@ -107,8 +107,7 @@ class _LoopLock:
 
 
 class OwnServer:
-    """A server started by this process, on one GPU (`gpu`, a name of CUDA_VISIBLE_DEVICES) or on the CPU. `host`: where
-    one of chat completions listens."""
+    """A server started by this process, on one GPU (`gpu`, a name of CUDA_VISIBLE_DEVICES) or on the CPU."""
 
     def __init__(self, python: Path, model: EngineModel, gpu: str | None = None, *, host: str = "127.0.0.1") -> None:
         self.python, self.model, self.gpu, self.host = python, model, gpu, host
@@ -217,8 +216,7 @@ class OwnServer:
             self.socket = Path(f"/proc/{self._process.pid}/cwd/{SOCKET}")
 
     async def healthy(self) -> bool:
-        """True if the server is ready: its socket appears then, or it answers over HTTP. A port's key tells it from
-        another server that bound the port first."""
+        """True if the server is ready. The key tells it from another server that bound the port first."""
         return await healthy(self.url, self.key) if self.socket is None else self.socket.exists()
 
     async def _until_healthy(self, until: float) -> bool:

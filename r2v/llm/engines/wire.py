@@ -46,9 +46,8 @@ def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: froz
 
 
 def read_completion(answer: Mapping[str, Any], draw: Draw, end_ids: frozenset[int]) -> Drawn:
-    """Return the tokens of an answer, with their log-probabilities and entropies (nats, rounded to 6 decimals) if the
-    draw's are read. Raises Shortened and NotKeyed; KeyError, TypeError or ValueError if the answer has another
-    format."""
+    """Return the tokens of an answer, with log-probabilities and entropies (nats, 6 decimals) if the draw's are read.
+    Raises Shortened and NotKeyed; KeyError, TypeError or ValueError if the answer has another format."""
     choice = answer["choices"][0]
     tokens = [int(token) for token in choice["token_ids"]]
     if not tokens:

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PACKAGES = ("engine", "lora", "usage", "utils", "v1", "v1.engine")
-MODULES = ("engine.arg_utils", "exceptions", "lora.request", "pooling_params", "sampling_params")
-for place in (*PACKAGES, *MODULES, "usage.usage_lib", "utils.argparse_utils", "v1.engine.async_llm"):
+MODULES = ("exceptions", "lora.request", "sampling_params", "usage.usage_lib", "utils.argparse_utils")
+for place in ("lora", "usage", "utils", *MODULES):
     sys.modules[f"vllm.{place}"] = sys.modules[__name__]
 
 
@@ -64,14 +63,14 @@ class AsyncEngineArgs:
         return words
 
 
-class AsyncLLM:
+class AsyncLLMEngine:
     errored = False
 
     def __init__(self) -> None:
         self.count, self.numbers = 0, set[int]()
 
     @classmethod
-    def from_engine_args(cls, words: list[str], usage_context: UsageContext) -> AsyncLLM:
+    def from_engine_args(cls, words: list[str], usage_context: UsageContext) -> AsyncLLMEngine:
         if not stub().begin(words):
             raise SystemExit
         return cls()
