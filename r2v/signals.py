@@ -2,7 +2,8 @@
 computations on untrusted files that may not terminate (`time_limit`).
 
 Python runs a signal's handler between two of its own instructions. A command that hangs in a library's code (an
-unanswered collective, a driver) never runs it, so a thread ends such a process.
+unanswered collective, a driver) never runs it, so a thread ends such a process. A library that hangs within Python's
+lock stops that thread too; SIGKILL alone ends it, which Slurm sends 30 seconds later and `timeout -k` can.
 """
 
 from __future__ import annotations

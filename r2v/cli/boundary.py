@@ -83,7 +83,7 @@ def _explain(error: Exception) -> int:
             traceback.print_exception(error)
         logger.error(f"r2v: {' '.join(str(r2v_error).split())}")
         return r2v_error.exit_code
-    line = " ".join(f"{type(error).__name__}: {error}".split())
+    line = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if isinstance(error, MemoryError) or CUDA_OOM.search(str(error)) or HOST_OOM.search(str(error)):
         notes = getattr(error, "__notes__", [])
         if not notes or os.environ.get(TRACEBACK):

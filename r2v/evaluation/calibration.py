@@ -110,7 +110,10 @@ class RecordedPlays:
         self.asked.update(requests)
         if lacking := [request for request in requests if request not in self.found]:
             method, tau = lacking[0]
-            raise InputError(f"{self.folder}: holds no episodes of {method} at threshold {tau}, which the search plays")
+            raise InputError(
+                f"{self.folder}: holds no episodes of {method} at threshold {tau}, which the search over the scores in "
+                f"{ROUTER_STATES} plays"
+            )
         return [self.found[request] for request in requests]
 
 

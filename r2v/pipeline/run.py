@@ -32,7 +32,7 @@ from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
-from r2v.memory.release import release_free_memory
+from r2v.memory.release import release_free_memory, reserve_openblas_buffers
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -229,6 +229,7 @@ def _prepared(
     ):
         if removed:
             logger.info("  environment variables kept from the stage: names=%s", removal_text(removed))
+        reserve_openblas_buffers()
         yield log_end
 
 

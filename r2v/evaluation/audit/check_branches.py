@@ -19,7 +19,7 @@ from r2v.rollout.actors import Act, StepView
 from r2v.rollout.counterfactual import BRANCHED_AT, failed, saves
 from r2v.rollout.recorded_actors import LLM, SLM, NoRecord
 from r2v.rollout.session import EpisodeSpec
-from r2v.rollout.stage_rollouts.features import gain_row, other_act
+from r2v.rollout.stage_rollouts.features import ROUND, gain_row, other_act
 from r2v.router.baselines import score_function
 from r2v.router.labels import FeatureRow, disagrees
 
@@ -50,7 +50,8 @@ class BranchesAudit:
             return
         episode, _ = played
         first, *branches = group
-        if first is not episode and replace(first, extra={}) != replace(with_hashed_observations(episode), extra={}):
+        extra = {} if self.method == ORACLE else {ROUND: self.number}
+        if first is not episode and first != replace(with_hashed_observations(episode), extra=extra):
             yield f"{first.episode_id}: the branches leave another episode than that of {self.method}"
             return
         for branch in branches:
