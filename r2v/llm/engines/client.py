@@ -148,9 +148,8 @@ class EngineClient:
     async def _post(self, server: EngineServer, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and content of an answer; the content is a text if the status is not 200."""
         if server.socket is not None:
-            if server.socket not in self._connections:
-                self._connections[server.socket] = Connection(server.socket)
-            return await self._connections[server.socket].post(path, body)
+            connection = self._connections.setdefault(server.socket, Connection(server.socket))
+            return await connection.post(path, body)
         headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
         async with self._slots:
             answer = await self._client.post(f"{server.url}{path}", json=body, headers=headers)

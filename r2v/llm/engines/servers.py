@@ -186,9 +186,8 @@ class OwnServer:
             why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
             last = self._last_line()
             self.stop()
-            # vLLM gives up if the stage frees GPU memory while the engine measures it
-            again = _PORT_IN_USE in last or (begun and not attempt)
-            if attempt == _PORTS - 1 or not again:
+            # vLLM gives up if the stage, which prepares meanwhile, frees GPU memory that the engine has measured
+            if attempt == _PORTS - 1 or not (_PORT_IN_USE in last or (begun and not attempt)):
                 raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
             logger.warning("  engine did not start, trying again: error=%s", last)
 
