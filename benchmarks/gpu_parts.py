@@ -206,7 +206,8 @@ def rollout(device: str) -> None:
 
 
 def prefixes(device: str) -> None:
-    """Seconds to read growing prompts, as an agent's are: all of them anew, and only their new tokens."""
+    """Seconds to read growing prompts, as an agent's are: with all of them read again, and with only their new
+    tokens."""
     import torch
 
     from r2v.llm.local.prefill import prefill

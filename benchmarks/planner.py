@@ -46,8 +46,7 @@ from r2v.memory.planner.phases import case_of, phase_memory
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.roles import Device, MemoryPhase, devices
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
-from r2v.memory.report import report
-from r2v.memory.stage_table import stages_report
+from r2v.memory.report import report, stages_report
 from r2v.pipeline.jobs import JOBS, job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -365,7 +364,7 @@ def ship() -> None:
     from r2v.config import load
     from r2v.config.profiles import PROFILES
     from r2v.memory.profile_of_model import configured
-    from r2v.memory.stage_table import plan_stages
+    from r2v.memory.report import plan_stages
 
     os.chdir(tempfile.mkdtemp())  # a store of this run alone
     measure = Shipping()

@@ -69,7 +69,7 @@ def aborts(number: int) -> None:
                             left -= len(piece)
                             if left < 0:
                                 break
-            state, bill = read_journal(root / "data/served/default").state, billed(emulator)
+            state, bill = read_journal(root / "data/served/default"), billed(emulator)
         print(
             f"aborts {wire:10} {number} streams: bill ${bill:.6f}, books ${state.spent:.6f} and "
             f"{state.counts['lost']} unknown (at most ${state.lost_usd:.6f}), difference ${bill - state.spent:.6f}",
@@ -116,7 +116,7 @@ def kills(number: int) -> None:
             server.wait(60)
             log.close()
         answers = json.loads(answered.read_text())
-        state, bill = read_journal(root / "data/served/default").state, billed(emulator)
+        state, bill = read_journal(root / "data/served/default"), billed(emulator)
     difference = bill - state.spent
     holds = -1e-9 <= difference <= state.lost_usd + 1e-9
     print(

@@ -77,7 +77,7 @@ def things(page: str) -> list[str]:
 
 
 def named(page: str) -> str | None:
-    """Return a command of the page that acts on a thing of its objective; None if there is none."""
+    """Return a command of the page that names an object of its objective; None if there is none."""
     objective = page.splitlines()[0]
     names = [name for name in things(page) if re.search(rf"\b{re.escape(name)}\b", objective)]
     for name in sorted(names, key=len, reverse=True):

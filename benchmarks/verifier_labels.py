@@ -40,7 +40,7 @@ from benchmarks.students import fresh_specs
 from benchmarks.verifier_recipes import Arm, verifier_logits
 from r2v.config import Config, RouterConfig, TaskSelection, load
 from r2v.data.episode import to_line
-from r2v.data.records import read_records
+from r2v.data.schema import read_records
 from r2v.evaluation.acting.methods import MethodRunner
 from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE, PAGES = Path("r2v"), (Path("docs"), Path("README.md"), Path("CONTRIBUTING.md"), Path("CHANGELOG.md"))
+AROUND = (Path("tests"), Path("benchmarks"), Path("scripts"), Path("examples"))
+"""Folders of which only the docstrings' first words are checked."""
 SUBTLE = ("llm/providers", "slurm", "storage", "rollout", "serve")
 """Folders of the package in which every race, retry and unit needs a reason."""
 FILLERS = frozenset(
@@ -36,7 +38,7 @@ WIDTH = 120
 
 
 LIMITS = {
-    "docstrings that begin as riddles": 3.0,
+    "docstrings that begin as riddles": 0.5,
     "names that say nothing": 1.5,
     "log lines that are no event: key=value": 0.0,
     "words that must not return": 0.0,
@@ -82,6 +84,12 @@ class Prose:
             if path.is_relative_to(PACKAGE / room):
                 self.comments[room] += len(comments)
                 self.lines[room] += sum(bool(line.strip()) for line in source.splitlines())
+
+    def read_heads(self, path: Path) -> None:
+        """Check the docstrings of a module outside the package."""
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._head(path, node, ast.get_docstring(node) or "")
 
     def _head(
         self, path: Path, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, head: str
@@ -145,6 +153,8 @@ def measured() -> Prose:
     prose = Prose()
     for path in sorted(PACKAGE.rglob("*.py")):
         prose.read(path)
+    for path in sorted(path for root in AROUND for path in root.rglob("*.py")):
+        prose.read_heads(path)
     for root in PAGES:
         for path in [root] if root.is_file() else sorted(root.rglob("*.md")):
             prose.page(path)

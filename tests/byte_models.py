@@ -1,4 +1,4 @@
-"""A random Llama over bytes, in a folder as the hub has them: for benchmarks whose words no test vocabulary has."""
+"""A random Llama over bytes, saved as a hub folder, for benchmarks with words outside the tests' vocabularies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPLATE = (
 
 
 def write_model(folder: Path, *, hidden: int = 48, layers: int = 2, positions: int = 8192) -> Path:
-    """Weights, tokenizer and chat template of a model with one token a byte."""
+    """Write weights, tokenizer and chat template of a model with one token a byte."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -32,7 +32,7 @@ def side(waves: Waves, speak: Expert, name: str, max_batch: int = 256) -> Priced
 
 @dataclass(frozen=True)
 class Stage:
-    """A world with both models in it."""
+    """An environment with both models."""
 
     waves: Waves
     world: RolloutWorld
@@ -73,7 +73,7 @@ def stage(
 
 
 def chain_stage(benchmark: Benchmark, slm: tuple[float, float | None], llm: float, **options: Any) -> Stage:
-    """Models that are right with these chances (easy, hard)."""
+    """Return a stage with models that are right with these probabilities (easy, hard)."""
     return stage(benchmark, chain_actor(*slm), chain_actor(llm), **options)
 
 
@@ -82,12 +82,12 @@ def specs(benchmark: Benchmark, count: int, **fields: Any) -> list[EpisodeSpec]:
 
 
 def random_gate(view: StepView, proposal: Reply) -> float:
-    """A coin that belongs to the step: at threshold 1-q it asks the LLM with chance q."""
+    """Return a coin that belongs to the step: at threshold 1-q it defers to the LLM with probability q."""
     return uniform(view.seed, view.task_id, view.step, "router")
 
 
 def looks_hard(view: StepView, proposal: Reply) -> float:
-    """The perfect router of the two-difficulty chain: it reads what the door says."""
+    """Return the score of a perfect router of the two-difficulty chain: it reads the door's text."""
     return float(json.loads(view.observations[-1])["look"] == "hard")
 
 
@@ -96,7 +96,7 @@ async def perfect_verifier(request: ScoreRequest) -> ScoreReply:
 
 
 def clumsy(expert: Expert, rate: float) -> Expert:
-    """The expert with a share of its actions replaced by asking for the page again."""
+    """Return the expert with a share of its actions replaced by a request for the page."""
 
     def speak(request: Request) -> str:
         return '{"tool":"refresh"}' if uniform("clumsy", *request.key) < rate else expert(request)
@@ -105,7 +105,7 @@ def clumsy(expert: Expert, rate: float) -> Expert:
 
 
 def played(episode: Episode) -> Any:
-    """An episode without what tells how it was decided."""
+    """Return an episode without its method and decisions."""
     record = to_dict(episode)
     record.pop("method")
     for step in record["steps"]:

@@ -24,7 +24,7 @@ import pytest
 
 from tests import trust, warm
 
-hypothesis.settings.register_profile(  # a busy machine takes its time, and breaks nothing by it
+hypothesis.settings.register_profile(  # a busy machine is slow, which is no failure
     "r2v", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("r2v")
@@ -33,16 +33,16 @@ COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
 LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
-"""Test functions of more than about .15 CPU seconds, all cases together, and files where such functions are many."""
+"""Test functions of more than about .15 CPU seconds, all cases together, and files with many such functions."""
 SLOW_SECONDS = 1.0
 STARTS_RANKS = re.compile(r"warm_ranks|distributed\.launch|training\.ranks=[2-9]")
-"""In the text of a file of which a test starts several ranks."""
+"""Text of a file whose tests start several ranks."""
 
 
 @pytest.fixture(scope="session")
 def micro_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `r2v run --config tests/micro.yaml` has ended: made once, whichever worker of the suite asks
-    first, and altered by nobody (copy it, and write anew what you alter, where you copy by hard links)."""
+    """Return the finished folder of `r2v run --config tests/micro.yaml`: made once, by the first worker that needs it,
+    and never altered (copy it, and replace files instead of writing into them if you copy by hard links)."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, done = shared / "micro-run", shared / "micro-run.done"
@@ -58,7 +58,7 @@ def micro_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def warm_ranks() -> Iterator[None]:
-    """The ranks that `distributed.launch` starts from here need not import torch and its like."""
+    """Make the ranks that `distributed.launch` starts from here processes with torch and its like already imported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", warm.python())
         yield
@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file in one worker, for its fixtures, and those of all files that start ranks: each rank
-    wants a processor."""
+    needs a processor."""
     from xdist.scheduler import LoadFileScheduling
 
     class OneGroupOfRanks(LoadFileScheduling):
@@ -101,8 +101,8 @@ def starts_ranks(file: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    """Asserts are rewritten once, by the first of the workers and before the others collect; they are kept as pytest
-    keeps them, even where PYTHONDONTWRITEBYTECODE is set: that would cost each worker of each suite ten seconds."""
+    """Rewrite asserts once, in the first of the workers and before the others collect. The result is cached as pytest
+    does, even if PYTHONDONTWRITEBYTECODE is set: each worker of each suite would take ten seconds otherwise."""
     forbidden, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         if not hasattr(session.config, "workerinput"):
@@ -119,7 +119,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick tier does not import a file of which it would run nothing; None: as pytest says."""
+    """Return True for a file of which the quick tier would run nothing, so that it is not imported; None leaves it to
+    pytest."""
     return config.getoption("--fast") and str(collection_path.relative_to(config.rootpath)) in SLOW or None
 
 
@@ -140,7 +141,7 @@ def is_slow(nodeid: str) -> bool:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those of its children that have ended."""
+    """Return the CPU time of this process and of its ended children."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages) + warm.cpu_seconds()
 
@@ -153,7 +154,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
-    """Each phase's report carries what the phase took; properties travel from xdist's workers."""
+    """Add the cost of each phase to its report; properties travel from xdist's workers."""
     report = yield
     now = cpu_seconds()
     report.user_properties = [*report.user_properties, (COST, now - item.stash[BEGUN])]
@@ -162,7 +163,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The files that cost most, whichever workers ran them, and what the quick tier should leave out."""
+    """Print the files that cost most, whichever workers ran them, and the tests that the quick tier should skip."""
     tests: Counter[str] = Counter()
     files: Counter[str] = Counter()
     for report in {id(report): report for reports in terminalreporter.stats.values() for report in reports}.values():

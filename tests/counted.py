@@ -1,4 +1,4 @@
-"""A benchmark without snapshots that counts its live worlds: a corridor that a single wrong action ends."""
+"""A benchmark without snapshots that counts its live environments: a corridor that a single wrong action ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def elsewhere(request: Request) -> str:
 
 @dataclass
 class Census:
-    """Counts of worlds: created, alive now, and most alive at once."""
+    """Counts of environments: created, alive now, and most alive at once."""
 
     made: int = 0
     live: int = 0
@@ -52,7 +52,7 @@ class Census:
 
 @dataclass(frozen=True)
 class Counted:
-    """`length` doors a task; worlds are counted from `make` to `close`."""
+    """A benchmark of `length` doors a task; environments are counted from `make` to `close`."""
 
     num_tasks: int = 64
     length: int = 30

@@ -29,7 +29,8 @@ def cell(method: str, point: str, solved: int, paid: int, actions: str) -> dict[
 def made_piece(
     folder: Path, number: int, solved: dict[str, int], rescue: int | None = 20, condition: str = "noisy"
 ) -> Piece:
-    """A student: slm_only solves none for nothing, llm_only all for 100, and each method this many at every point."""
+    """Return a student's piece: slm_only solves none for nothing, llm_only all for 100, and each method this many at
+    every point."""
     lines = [cell("slm_only", "", 0, 0, ""), cell("llm_only", "", TASKS, 100, "")]
     lines += [
         cell(method, point, many, paid, method)

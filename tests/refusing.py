@@ -15,7 +15,8 @@ from tests.chains import LLM_PRICE
 
 
 class Refusing:
-    """A `Remote` that answers as `speak` does, and for some requests gives no answer, for good or (`final`) not yet."""
+    """A `Remote` that answers as `speak` does, and leaves some requests without an answer, for good or (`final`) not
+    yet."""
 
     max_batch, max_age = 64, 0.0
 

@@ -1,4 +1,4 @@
-"""Replay: an episode's recorded actions, executed again in the world that they claim to be of. No model is called."""
+"""Replay: an episode's recorded actions, executed again in its environment. No model is called."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 
 def replay(world: RolloutWorld, episode: Episode, task: Task) -> str | None:
-    """Execute an episode's recorded actions again; None where the world answers the same, else what differs.
-    No model is called."""
+    """Execute an episode's recorded actions again; return None if the environment answers the same, else the
+    difference.
+
+    No model is called.
+    """
     spec = EpisodeSpec(
         task=task, seed=episode.metadata.seed, condition=episode.condition, perturbation_seed=episode.perturbation_seed
     )

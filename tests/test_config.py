@@ -1,4 +1,4 @@
-"""One configuration: what a key changes, what is refused and in which words, what an identity holds."""
+"""One configuration: the effects of a key, the refusals and their messages, the contents of an identity."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_default_ablations_exist() -> None:
 
 
 def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
-    """(dotted key, owner of the field, field) of everything that is not itself a section."""
+    """Yield (dotted key, owner of the field, field) of everything that is not itself a section."""
     for item in dataclasses.fields(record):
         value = getattr(record, item.name)
         if dataclasses.is_dataclass(value):
@@ -272,7 +272,7 @@ def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.
 
 
 def another(value: Any) -> Any:
-    """A value that is not this one."""
+    """Return a value that differs from this one."""
     match value:
         case bool():
             return not value
@@ -301,7 +301,7 @@ def test_an_identity_holds_everything_but_where_and_how() -> None:
 
 
 class NoticedScene(Scene):
-    """A scene that knows whether its severity was read."""
+    """A scene that records each read of its severity."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "severity":
@@ -327,7 +327,7 @@ def test_a_severity_that_can_be_set_is_read(name: str) -> None:
         families=INJECTION_FAMILIES,
     )
     category(name).alter(scene)
-    lasts = category(name).kind == "tool_call"  # the schedule reads it: whether a failed call fails once more
+    lasts = category(name).kind == "tool_call"  # the schedule reads it, for the number of failures of a call
     assert (bool(READ) or lasts) == (name not in WITHOUT_SEVERITY)
 
 
@@ -360,7 +360,7 @@ def test_keys_are_those_of_the_tree() -> None:
 
 
 def documented(node: ast.ClassDef) -> dict[str, bool]:
-    """Field -> whether a docstring stands under it, or its annotation is a documented section."""
+    """Return field -> True if a docstring follows it, or its annotation is a documented section."""
     docs = {}
     for item, following in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):

@@ -13,20 +13,20 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 distributions = cache(packages_distributions)
-"""Module to the distributions that it comes from."""
+"""Module to its distributions."""
 OPTIONAL = {"aiohttp", "deepspeed", "gymnasium", "minigrid", "starlette", "textworld", "uvicorn", "wandb", "yarl"}
-"""Imported only where a configuration asks for them; an extra declares each."""
+"""Imported only for some configurations; an extra declares each."""
 
 
 def normal(requirement: str) -> str:
-    """A distribution's name, normalised as indexes do, without its version and extras."""
+    """Return a distribution's name, normalised as indexes do, without its version and extras."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert name is not None
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def imported(folder: Path) -> set[str]:
-    """The top-level modules of other projects that the files below a folder import, inside functions too."""
+    """Return the top-level modules of other projects that the files below a folder import, inside functions too."""
     names = set()
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

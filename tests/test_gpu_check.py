@@ -1,4 +1,4 @@
-"""The GPU check, as far as a machine without a GPU can hold it: its names are there, and what a CPU can run runs."""
+"""The GPU check, on a machine without a GPU: its names exist, and its CPU parts run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package keeps its shape: its rooms, the size of its files, what may import what, and tests that mirror it."""
+"""The package keeps its shape: its folders, the size of its files, its imports, and tests that mirror it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ROOMS = {
     "wire",
 }
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
-"""Names that say nothing of what is inside."""
+"""Folder names that say nothing about their contents."""
 LONGEST = 500
 """Lines of a module: room for one table or one algorithm, not for a second subject."""
 
@@ -106,7 +106,7 @@ def test_every_module_says_what_it_is_and_stays_readable() -> None:
 
 
 def public(module: ast.Module) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The classes and functions of a module that others may use."""
+    """Return the public classes and functions of a module."""
     return [
         node
         for node in module.body
@@ -150,7 +150,7 @@ def test_packages_do_nothing_when_they_are_imported() -> None:
 
 
 def test_tests_mirror_the_package() -> None:
-    """tests/<room>/<inner room>/test_<module>.py: the full path names a module, or an inner room, that is there."""
+    """tests/<room>/<inner room>/test_<module>.py: the full path names an existing module or inner room."""
     stray = [
         path.relative_to(REPOSITORY).as_posix()
         for room in ROOMS
@@ -201,11 +201,11 @@ MIXED = {
     "tests/cli/test_provider_ends.py",
     "tests/llm/providers/spending/test_full_disk.py",
 }
-"""Tests of what several modules do together."""
+"""Tests of several modules together."""
 
 
 def ignored(*paths: str) -> list[str]:
-    """Return those of the paths that git ignores."""
+    """Return the paths that git ignores."""
     command, names = ["git", "check-ignore", "--no-index", "--stdin"], "\n".join(paths)
     return subprocess.run(command, cwd=REPOSITORY, input=names, capture_output=True, text=True).stdout.split()
 
@@ -232,7 +232,7 @@ def test_no_line_of_the_package_swears_at_its_reader() -> None:
 
 
 def test_only_wire_and_atif_write_the_words_of_tool_calls() -> None:
-    """One package reads and writes the three formats; a second reader in a room of its own would drift from it."""
+    """One package reads and writes the three formats; a second reader elsewhere would drift from it."""
     words = re.compile("[\"'](tool_calls|tool_use|function_call)[\"']")
     readers = [name for name in NAMES if not name.startswith("wire/") and words.search((PACKAGE / name).read_text())]
     assert readers == ["data/interchange/atif.py"]
@@ -257,7 +257,7 @@ def imported(name: str, *, anywhere: bool = False) -> set[str]:
 
 
 KNOWN_CYCLES: list[set[str]] = []
-"""Modules that import each other, for types only or inside functions. The list only ever gets shorter."""
+"""Modules that import each other, for types only or inside functions. The list may only get shorter."""
 
 
 def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -280,8 +280,8 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def test_no_modules_import_each_other_but_the_known_cycles() -> None:
-    """Imports for types only and inside functions count. A package's face gathers its own modules, which import each
-    other past it."""
+    """Imports for types only and inside functions count. A package's `__init__` collects its own modules, which import
+    each other without it."""
     graph = {
         name: {to for to in imported(name, anywhere=True) if Path(to).name != "__init__.py"}
         for name in NAMES
@@ -296,12 +296,12 @@ def test_a_cycle_is_seen_wherever_it_runs() -> None:
 
 
 SMALL = 40
-"""Lines: a module below it that one other module imports stands better inside that one."""
+"""Lines: a module below it with a single importer belongs inside that one."""
 
 
 def small_with_one_importer(importers: dict[str, set[str]], lengths: dict[str, int]) -> set[str]:
-    """The short modules that exactly one other imports. One that nobody imports is a program, or stands in a table by
-    its dotted name; a category of perturbations is one by one."""
+    """Return the short modules that exactly one other imports. A module without an importer is a program, or is named
+    in a table by its dotted name; each category of perturbations has one importer."""
     return {
         name
         for name, readers in importers.items()
@@ -326,7 +326,7 @@ def test_a_small_module_is_told_from_a_program_and_a_long_one() -> None:
 
 @pytest.mark.parametrize(("depth", "anywhere"), [(1, True), (2, False)])
 def test_no_rooms_import_each_other_in_a_circle(depth: int, anywhere: bool) -> None:
-    """Each room, whatever it imports where; and each room within one, as modules are imported."""
+    """Each folder, whatever it imports where; and each folder within one, as modules are imported."""
 
     def room(name: str) -> str:
         return "/".join(Path(name).with_suffix("").parts[:depth])

@@ -1,4 +1,4 @@
-"""Licences: every package that is installed states one that is allowed, and one that is not is named."""
+"""Licences: every installed package states an allowed licence, and a forbidden one is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "licences.py"
 
 @pytest.fixture(scope="module")
 def licences() -> Any:
-    """The script as a module."""
+    """Return the script as a module."""
     loader = SourceFileLoader("licences", str(SCRIPT))
     spec = spec_from_loader("licences", loader)
     assert spec is not None

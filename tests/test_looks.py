@@ -1,4 +1,4 @@
-"""No second look goes unnoticed."""
+"""Every second look at evaluation tasks is recorded."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ JOBS = (
 
 
 def r2v(folder: Path, *arguments: str, code: int = 0) -> str:
-    """All that a command writes, which ends as it should."""
+    """Return the output of a command, which must end with this code."""
     done = run(folder, *arguments)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
 
 def hashes(folder: Path) -> dict[str, dict[str, str]]:
-    """Every artifact's content hashes, by job and fingerprint."""
+    """Return every artifact's content hashes, by job and fingerprint."""
     found = sorted((folder / "outputs" / ".artifacts").glob("*/artifact.json"))
     return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
 
@@ -121,7 +121,7 @@ def test_ablation_none_reproduces_the_main_run(micro_run: Path) -> None:
 
 OTHER_SIZES = ("--overrides", "rollout.workers=4", "rollout.max_conversations=7", "rollout.batch_size=5")
 PLAYED = ("collect", "perturb", "candidates", "evaluate", "ablations")
-"""Stages that train nothing: only what they made is made again here."""
+"""Stages that train nothing: only their artifacts are made again here."""
 
 
 def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(micro_run: Path, copy: Path) -> None:
@@ -144,7 +144,7 @@ def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(mic
 
 
 def written_in(folder: Path) -> int:
-    """The bytes of the files in a folder."""
+    """Return the bytes of the files in a folder."""
     size = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -191,7 +191,7 @@ def test_seeds_results_manager_block_runs_on_the_results(copy: Path) -> None:
 
 @pytest.fixture
 def opened() -> Iterator[set[Path]]:
-    """Every file that this process opens meanwhile."""
+    """Yield the set of all files that this process opens meanwhile."""
     paths: set[Path] = set()
     listening = [True]
 
@@ -199,14 +199,14 @@ def opened() -> Iterator[set[Path]]:
         if event == "open" and listening and isinstance(arguments[0], (str, os.PathLike)):
             paths.add(Path(arguments[0]).absolute())
 
-    sys.addaudithook(note)  # there is no taking it off again
+    sys.addaudithook(note)  # an audit hook cannot be removed
     yield paths
     listening.clear()
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[EpisodeSpec]:
-    """Every episode that this process begins to play meanwhile, whoever plays it."""
+    """Return the list of all episodes that this process begins to play meanwhile, with any model."""
     specs: list[EpisodeSpec] = []
     start = RolloutWorld.start
 
@@ -235,14 +235,14 @@ SHORT = (
 
 
 def of_evaluation(config: Config) -> set[str]:
-    """The tasks that are there to be evaluated on, played by this configuration or not."""
+    """Return the tasks reserved for evaluation, whether this configuration plays them or not."""
     tasks = load_benchmark(config.env.benchmark, config.env.options).tasks()
     splits = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
     return {task for task, split in splits.items() if split in ("evaluation", "heldout")}
 
 
 def force(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Make a job anew from what it reads, with nothing played before; its configuration."""
+    """Force a job to run again on its inputs, with nothing played before; return its configuration."""
     shutil.rmtree(folder / "outputs" / ".episodes")
     monkeypatch.chdir(folder)
     config = load(MICRO, SHORT)

@@ -1,4 +1,4 @@
-"""The table over runs of `make mrp`, on made-up runs with known answers, and what is kept of a real one."""
+"""The table over runs of `make mrp`, on made-up runs with known answers, and the stored parts of a real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ POINTS = {"b0.10": 0.1, MAIN: 0.2, "b0.30": 0.3}
 
 
 def made_run(folder: Path, seed: int, kernels: str, solved: dict[str, int], verdicts: dict[str, str]) -> Path:
-    """slm_only solves nothing for nothing, llm_only all for 1 USD, each method so many tasks at each point."""
+    """Make a run: slm_only solves nothing for nothing, llm_only all for 1 USD, each method so many tasks at each
+    point."""
     cells = [("slm_only", MAIN, 0, 0.0), ("llm_only", MAIN, TASKS, 1.0)]
     cells += [(name, point, many, usd) for name, many in solved.items() for point, usd in POINTS.items()]
     tasks = [f"t{number}" for number in range(TASKS)]
@@ -36,7 +37,7 @@ def made_run(folder: Path, seed: int, kernels: str, solved: dict[str, int], verd
     run = folder / f"seed-{seed}-{kernels}"
     write_lines(run / "outcomes.jsonl.zst", map(json.dumps, lines))
     rows = [f"{name},noisy,{metric},{verdict}" for name, verdict in verdicts.items() for metric in ("apgr", "other")]
-    rows += [f"{name},noisy,success_rate,lower" for name in solved]  # whatever it cost: no verdict of the table
+    rows += [f"{name},noisy,success_rate,lower" for name in solved]  # for any cost: no verdict of the table
     (run / "comparisons.csv").write_text("\n".join(["method_b,condition,metric,verdict", *rows]) + "\n")
     facts = {"seed": seed, "kernels": kernels, "cpu_capability": "AVX2", "processor": "P", "commit": "c" * 40}
     (run / "run.json").write_text(json.dumps({**facts, "date": "2026-01-01", "cpu_seconds": 7}))
@@ -85,7 +86,7 @@ def test_the_best_of_each_run_takes_the_baseline_that_leads_there(runs: list[Run
 def test_intervals_cover_seeds_and_tasks(tmp_path: Path) -> None:
     alike = [Run.read(made_run(tmp_path, n, "default", {"r2v": 12, "disagreement_router": 8}, {})) for n in range(4)]
     low, high = _bounds(_row(table(alike, "noisy"), "disagreement_router")[1])
-    share = 4 / 20  # of the tasks r2v alone solves
+    share = 4 / 20  # the share of tasks that r2v alone solves
     error = area(1) - area(0)
     spread = error * (share * (1 - share) / TASKS) ** 0.5
     assert (high - low) / 2 == pytest.approx(1.96 * spread, rel=0.15), "equal seeds leave the tasks' spread"

@@ -1,4 +1,4 @@
-"""Names that a reader can look up: no name stands for two things, and nothing names what is not here."""
+"""Names that a reader can look up: no name stands for two things, and every named file exists."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ MADE_UP = {
 }
 """Example names of pages, tests and benchmarks, and a package with the name of a file."""
 HISTORY = {"docs/LOG.md", "CHANGELOG.md"}
-"""Pages that speak of files as they were then."""
+"""Pages about files of the past."""
 
 
 def constants(node: ast.stmt) -> Iterator[str]:
-    """The UPPER_CASE names that a statement of a module binds, but for type variables."""
+    """Yield the UPPER_CASE names that a statement of a module binds, without type variables."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
         factory = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -88,7 +88,7 @@ def constants(node: ast.stmt) -> Iterator[str]:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """The package's modules by their files."""
+    """Return the package's modules by their files."""
     return {path.relative_to(REPOSITORY).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 
@@ -104,7 +104,7 @@ def test_no_public_class_or_constant_stands_twice() -> None:
 
 
 def test_no_sentence_of_a_docstring_has_the_name_of_a_class_or_function_for_a_word() -> None:
-    """A rename by search takes the sentences along: "ProviderRequest each participant", "one request that is
+    """A rename by search also changes sentences: "ProviderRequest each participant", "one request that is
     succeeded_row". A name of code stands in backticks, in an example, or behind "Raise"."""
     nodes = [(path, node) for path, module in modules().items() for node in ast.walk(module)]
     data = {node.arg for _, node in nodes if isinstance(node, ast.arg)}
@@ -124,7 +124,7 @@ def test_no_sentence_of_a_docstring_has_the_name_of_a_class_or_function_for_a_wo
 
 
 def tracked() -> list[str]:
-    """The repository's own files, new ones too."""
+    """Return the repository's own files, new ones too."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
@@ -136,7 +136,8 @@ def tracked() -> list[str]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """(name, text) of each file that is written here and speaks of the present; the seeds' pages are quotations."""
+    """Yield (name, text) of each file that is written here and describes the present; the seeds' pages are
+    quotations."""
     for name in tracked():
         written = Path(name).suffix in {".py", ".md", ".sh", ".toml", ".cff", ".yaml", ".yml", ".txt"}
         ours = name not in HISTORY and not name.startswith("tests/seeds/seed_")
@@ -146,7 +147,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a checkout")
 def test_no_file_names_a_file_that_is_not_here() -> None:
-    """By its whole path or the end of it. Tests make small configurations of their own, so theirs are let be."""
+    """By its whole path or the end of it. Tests make small configurations of their own, which are allowed."""
     ends = {"/".join(Path(name).parts[i:]) for name in tracked() for i in range(len(Path(name).parts))}
     absent = {
         f"{name}: {named}"

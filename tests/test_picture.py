@@ -1,4 +1,4 @@
-"""The picture of a report: Chromium draws the page, and what cannot be drawn is one line."""
+"""The picture of a report: Chromium draws the page, and a failure to draw is one line."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TASKS = 40
 
 
 def _piece(folder: Path, number: int, solved: int, accepted: bool, first: int = 0) -> list[dict[str, Any]]:
-    """A student whose clone solves 10 tasks, and one recipe that solves these and others."""
+    """Make a student whose clone solves 10 tasks, and one recipe that solves these and others."""
     lines = [
         {"student": number, "commit": "0" * 40, "first_task": first, "cpu_seconds": 1.0},
         {"recipe": "clone", "success": "1" * 10 + "0" * (TASKS - 10)},

@@ -46,7 +46,7 @@ LONG = "slow disk: path=/data/" + "x" * 120
 
 
 def in_terminal(end: str) -> tuple[int, str]:
-    """Run WORK in a pseudo-terminal; returns its exit code and all that the terminal was sent."""
+    """Run WORK in a pseudo-terminal; return its exit code and all output to the terminal."""
     pid, master = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", WORK, end], ENVIRONMENT)
@@ -54,7 +54,7 @@ def in_terminal(end: str) -> tuple[int, str]:
     while True:
         try:
             chunk = os.read(master, 65536)
-        except OSError:  # Linux, where the other end is closed
+        except OSError:  # on Linux, if the other end is closed
             break
         if not chunk:
             break

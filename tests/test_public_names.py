@@ -1,6 +1,6 @@
-"""The public library: its names and signatures are those that public_names.txt promises.
+"""The public library: its names and signatures equal those of public_names.txt.
 
-python -m tests.test_public_names > tests/public_names.txt     # after a change that is meant, and is in CHANGELOG
+python -m tests.test_public_names > tests/public_names.txt     # after an intended change that is in CHANGELOG
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROMISED = Path(__file__).with_name("public_names.txt")
 
 
 def signatures() -> Iterator[str]:
-    """A line for each public name and each public member of it."""
+    """Yield a line for each public name and each public member of it."""
     for name in sorted(r2v.__all__):
         value = getattr(r2v, name)
         if not callable(value):

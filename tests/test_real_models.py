@@ -1,7 +1,7 @@
 """Models that R2V did not make, on a benchmark outside the package, through all ten stages with adapters.
 
-The first has random weights and never succeeds: the chain ends well all the same, and says what it could not learn. The
-second was trained before on other carts, so it sometimes succeeds.
+The first has random weights and never succeeds: the chain ends well all the same, and names the parts that could not
+learn. The second was trained before on other carts, so it sometimes succeeds.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_all_ten_stages_end_well_on_a_model_that_never_succeeds(
     family: str, changes: list[str], tmp_path: Path
 ) -> None:
     config = configured(tmp_path, random_model(tmp_path, family))
-    alone = "candidates.continuation=slm"  # where the teacher plays on there are pairs even of such a model
+    alone = "candidates.continuation=slm"  # with the teacher's continuations there are pairs even for such a model
     said = run(tmp_path, "run", "--config", str(config), "--overrides", alone, *changes)
     assert "stages_run=10/10" in said
     assert "no preference pairs (preference.pair_mode=outcome): margin" in said

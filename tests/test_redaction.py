@@ -1,4 +1,4 @@
-"""Secrets are found in data and kept out of what is handed on; what only looks like one is left."""
+"""Secrets are found in data and kept out of exports; text that only looks like one is left."""
 
 from __future__ import annotations
 

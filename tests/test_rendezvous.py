@@ -1,4 +1,4 @@
-"""The rendezvous of ranks: which folders it refuses, and that a stranger's connection is none of a rank's."""
+"""The rendezvous of ranks: the folders it refuses, and foreign connections, which it does not take for a rank's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ sys.exit(run_rank(act))
 
 @pytest.mark.usefixtures("warm_ranks")
 def test_a_rank_that_cannot_read_the_folder_is_an_intruder_in_one_line(tmp_path: Path) -> None:
-    """Whoever connects to gloo first is taken for the rank that was expected; it knows everything but the folder."""
+    """The first process that connects to gloo is taken for the expected rank; it knows everything but the folder."""
     with pytest.raises(EnvironmentFault, match="another process than a rank of this launch") as refused:
         distributed.launch(2, "-c", RANK, str(tmp_path))
     assert "\n" not in str(refused.value) and describe(refused.value)["kind"] == "machine"

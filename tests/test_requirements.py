@@ -23,8 +23,8 @@ PACKAGE = re.compile(r"^([\w.-]+)==([^\s;\\]+)( ; [^\\]+)? \\\n((?:    --hash=sh
 SETS = {name: {match[1]: match for match in PACKAGE.finditer(text)} for name, text in LOCKS.items()}
 
 OF_USERS = {"babyai", "swebench", "textworld", "webarena"}
-"""Extras that nothing here installs: what the tests need of them has locks of its own below r2v/envs/,
-and those of babyai and textworld are skipped where it is not installed."""
+"""Extras that nothing here installs: the tests' own requirements of them have locks below r2v/envs/, and tests of
+babyai and textworld are skipped without them."""
 
 
 def test_every_line_of_a_lock_is_a_package_with_hashes() -> None:

@@ -1,4 +1,4 @@
-"""Fitted Q iteration finds the Q of a small world; r2v plays the score that the product would."""
+"""Fitted Q iteration finds the Q of a small environment; r2v plays the score that the product would."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_action_that_nobody_took_is_worth_what_its_execution_came_to(asking_
         x = [features[name] for name in q.names]
         return q.keep.predict(x), q.ask.predict(x)
 
-    shrinkage = 0.9**60  # what boosting of 60 trees at the rate 0.1 leaves of a constant
+    shrinkage = 0.9**60  # the rest of a constant after boosting of 60 trees at the rate 0.1
     assert of(True, 1) == pytest.approx((0.0, 1 - PRICE_OF_ASKING), abs=2 * shrinkage)
     assert of(False, 1) == pytest.approx((1.0, 1 - PRICE_OF_ASKING), abs=2 * shrinkage)
     best = 0.5 * 1 + 0.5 * (1 - PRICE_OF_ASKING)

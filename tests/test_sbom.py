@@ -40,7 +40,7 @@ def test_every_locked_package_stands_in_it_with_version_and_hashes(bill: dict[st
     locked: dict[str, tuple[str, set[str]]] = {}
     for path in (REPOSITORY / "requirements").glob("*.txt"):
         package = ""
-        if path.name == "torch-cpu.txt":  # its hashes stand in core.txt as well
+        if path.name == "torch-cpu.txt":  # its hashes are in core.txt as well
             continue
         for line in path.read_text().splitlines():
             if pin := re.match(r"([\w.-]+)==([^\s;]+)", line):

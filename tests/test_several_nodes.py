@@ -1,5 +1,5 @@
 """Ranks on several nodes: a stand-in for srun starts the agents side by side here, each as a node of its own, and the
-rest is real; the real Slurm has its turn among the drills of its cluster."""
+rest is real; the drills of tests/slurm use a real Slurm."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ sys.exit(guarded(act))
 
 
 def start(folder: Path, ending: str = "pass", ranks: int = 2) -> subprocess.Popen[str]:
-    """A command that launches ranks on two nodes."""
+    """Start a command that launches ranks on two nodes."""
     (folder / "bin").mkdir()
     (folder / "bin" / "srun").write_text(SRUN)
     (folder / "bin" / "srun").chmod(0o755)

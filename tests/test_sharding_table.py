@@ -1,4 +1,4 @@
-"""benchmarks/sharding_table.py: one cell that no other test trains, and the table that is made of the cells."""
+"""benchmarks/sharding_table.py: one cell that no other test trains, and the table of the cells."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ COLLECT = ("collect", "--overrides", "env.benchmark=chain", "data.num_episodes=1
 
 
 def started(folder: Path, terminal: int | None = None) -> subprocess.Popen[bytes]:
-    """A collection at work in a session of its own, with `terminal` as its standard streams."""
+    """Start a collection in a session of its own, with `terminal` as its standard streams."""
     process = subprocess.Popen(
         [sys.executable, "-m", "r2v", *COLLECT],
         cwd=folder,
@@ -46,7 +46,7 @@ def test_a_closed_terminal_ends_a_command_in_order_and_resumable(tmp_path: Path)
     process = started(tmp_path, theirs)
     os.close(theirs)
     os.close(ours)
-    for _ in range(2):  # as the shell does, beside the kernel
+    for _ in range(2):  # as the shell does, besides the kernel
         if process.poll() is None:
             process.send_signal(signal.SIGHUP)
     assert process.wait(60) == Interrupted.exit_code
@@ -163,7 +163,7 @@ def test_what_nohup_has_ignored_stays_so() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_background_job_of_a_shell_can_be_stopped(number: signal.Signals, tmp_path: Path) -> None:
-    """A shell has SIGINT ignored for what it starts in the background."""
+    """A shell makes its background jobs ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = started(tmp_path)

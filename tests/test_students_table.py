@@ -19,7 +19,7 @@ from tests.made_pieces import TASKS, made_piece
 
 
 def _area(share: float) -> float:
-    """Under (0, 0), this share of the gap from .1 to .5 of its cost, and (1, 1)."""
+    """Return the area under (0, 0), this share of the gap from .1 to .5 of its cost, and (1, 1)."""
     return 0.05 * share + 0.4 * share + 0.5 * (share + 1) / 2
 
 
@@ -63,7 +63,7 @@ def test_the_table_ends_with_the_verdict_on_each_aim(three: list[Piece]) -> None
 
 def test_the_oracle_takes_the_cheapest_rescues_first_and_the_share_closed_is_of_its_gap(three: list[Piece]) -> None:
     closed, lines = oracle(three, "noisy")  # all its ten tasks for 20 micro-USD each: straight from 0 to 1, then 1
-    best, ours, theirs = 0.1 + 0.8, _area(1.0), _area(1.0)  # of the first ten tasks both solve all
+    best, ours, theirs = 0.1 + 0.8, _area(1.0), _area(1.0)  # both solve all of the first ten tasks
     assert f"APGR {best:.3f}, r2v there {ours:.3f}, entropy {theirs:.3f}" in lines[0]
     assert np.isnan(closed).all() and "closes undefined of the gap" in lines[0]  # there is no gap
     assert "0: 0.000, 1: 1.000 LLM steps" in lines[0]
@@ -129,8 +129,8 @@ def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tm
 
 
 def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_told(tmp_path: Path) -> None:
-    """entropy solves 10, 20 and 30 of 40 for 20, 30 and 40 micro-USD: 25 for 35, as between the two beside it. Behind
-    the last point the line goes to llm_only, which solves all for 100."""
+    """entropy solves 10, 20 and 30 of 40 for 20, 30 and 40 micro-USD: 25 for 35, by interpolation. Behind the last
+    point the line goes to llm_only, which solves all for 100."""
     piece = made_piece(tmp_path, 0, {"r2v": 30, "entropy": 20})
     for point, solved in zip(POINTS, (0, 10, 20, 30, 30), strict=True):
         piece.cells["noisy", "entropy", point]["success"] = "1" * solved + "0" * (TASKS - solved)

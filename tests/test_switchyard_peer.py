@@ -1,4 +1,4 @@
-"""Switchyard sees the state as a gateway does; without its interpreter it is left out, and a line says so."""
+"""Switchyard sees the state as a gateway does; without its interpreter it is left out with a log line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASSIGN = '{"tool": "assign", "name": "ann"}'
 
 
 def view(*steps: tuple[str, str]) -> StepView:
-    """A state after these actions and the pages that answered."""
+    """Return a state after these actions and the pages that answered."""
     actions, pages = tuple(action for action, _ in steps), tuple(page for _, page in steps)
     return StepView(
         task_id="t",

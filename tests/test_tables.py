@@ -72,7 +72,7 @@ def test_a_figure_with_an_interval_in_the_text_stands_in_a_table(monkeypatch: py
 
 
 def intervals(text: str) -> set[tuple[float, ...]]:
-    """Each mean with its interval, three digits."""
+    """Return each mean with its interval, three digits."""
     number = r"([+-]?\d?\.\d{3})"
     matches = re.findall(rf"{number}\s\[{number},\s{number}\]", text)
     return {tuple(float(part) for part in match) for match in matches}

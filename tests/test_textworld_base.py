@@ -1,4 +1,4 @@
-"""The documents that TextWorld's base learns to read by: the command that is to be told names the objective's thing."""
+"""The documents that teach TextWorld's base to read: the expected command names the objective's object."""
 
 from __future__ import annotations
 

@@ -14,19 +14,19 @@ CLOCK = re.compile(r"time\.(time|monotonic|perf_counter|process_time|thread_time
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Yield name and text of every file of tests, but of this one."""
+    """Yield name and text of every file of tests except this one."""
     for path in sorted(TESTS.rglob("*.py")):
         if path != Path(__file__):
             yield path.relative_to(TESTS).as_posix(), path.read_text()
 
 
 def is_duration(node: ast.AST) -> bool:
-    """True if an expression is a clock's reading less another."""
+    """True if an expression is the difference of two clock readings."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and bool(CLOCK.search(ast.unparse(node.left)))
 
 
 def asserted_durations(text: str) -> Iterator[int]:
-    """Yield the lines of assertions on a duration, or on a name that was given one."""
+    """Yield the lines of assertions on a duration, or on a name bound to one."""
     if not CLOCK.search(text):
         return
     tree = ast.parse(text)

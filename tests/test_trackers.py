@@ -1,4 +1,4 @@
-"""Figures reach wandb and the other trackers by name, where a reader looks for them; and no tracker hurts a stage."""
+"""Figures reach wandb and the other trackers under their names; a tracker's failure never harms a stage."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_names_are_those_of_accelerate() -> None:
 
 
 class WandbServer(http.server.BaseHTTPRequestHandler):
-    """As much of wandb's server as `wandb sync` asks."""
+    """The part of wandb's server that `wandb sync` needs."""
 
     protocol_version = "HTTP/1.1"
     received: bytes = b""

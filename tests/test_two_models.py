@@ -10,7 +10,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import load
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Lifecycle
 from r2v.emulator.ledger import Bill
 from r2v.envs.base import load_benchmark
@@ -56,7 +56,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 
 
 def billed(bill: Bill) -> float:
-    """USD of a request that was called directly."""
+    """Return the USD of a request that was called directly."""
     fresh = bill.tokens_in - bill.cached_in - bill.written_in
     tokens = TokenCounts(
         fresh=fresh,
@@ -89,7 +89,7 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     results = Path("results/micro")
     methods = json.loads((results / "setup.json").read_text())["methods"]
     assert methods == ["slm_only", "llm_only", "random_router", "oracle_router", "r2v"]
-    evaluated = read_episodes(results / "episodes/noisy/r2v.jsonl.zst")
+    evaluated = list(StoredEpisodes(results / "episodes/noisy/r2v.jsonl.zst"))
     tokens = [episode.tokens for episode in evaluated]
     assert all(record.slm_cached and record.slm_written and record.slm_in > record.slm_cached for record in tokens)
     router = json.loads(Path("outputs/micro/router/r2v.json").read_text())

@@ -30,18 +30,18 @@ class Release:
     """Release artifacts: the source distribution, and the wheel built from it."""
 
     source: set[str]
-    """The names in the source distribution, below its one folder: files and folders."""
+    """Names in the source distribution, below its one folder: files and folders."""
     wheel: Path
 
     @property
     def names(self) -> set[str]:
-        """The names in the wheel."""
+        """Return the names in the wheel."""
         return set(zipfile.ZipFile(self.wheel).namelist())
 
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """Built of a copy: setuptools leaves its work beside what it builds."""
+    """Build from a copy: setuptools leaves its work beside its sources."""
     folder = tmp_path_factory.mktemp("source")
     for name in checked_in():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 
 def checked_in() -> list[str]:
-    """The files of the checkout that git does not ignore; in a source distribution, all its files."""
+    """Return the files of the checkout that git does not ignore; in a source distribution, all its files."""
     if not (REPOSITORY / ".git").exists():
         return [path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.rglob("*") if path.is_file()]
     command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -70,7 +70,7 @@ def checked_in() -> list[str]:
 
 @pytest.fixture(scope="module")
 def installed(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of a fresh environment that holds the wheel, beside the packages that it needs and nothing of ours."""
+    """Return the `bin` of a fresh environment with the wheel and the packages that it needs, and nothing of ours."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -129,7 +129,7 @@ def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path)
 
 
 def test_in_a_folder_of_its_own_it_runs_too(installed: Path, release: Release, tmp_path: Path) -> None:
-    """`pip install --target`: a folder on PYTHONPATH, in which no script and no data of an environment lie."""
+    """`pip install --target`: a folder on PYTHONPATH, without an environment's scripts and data."""
     target, empty = tmp_path / "target", tmp_path / "empty"
     empty.mkdir()
     install = ("install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", str(target))
@@ -194,7 +194,7 @@ def test_mypy_strict_passes_a_user_s_program(installed: Path, tmp_path: Path) ->
 
 
 def test_the_package_uses_every_module_that_it_ships() -> None:
-    """Imported, named by a dotted path, or one of those that people import or run."""
+    """Imported, named by a dotted path, or offered to users to import or run."""
     trees = {path.relative_to(REPOSITORY): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
     used = {named for module, tree in trees.items() for node in ast.walk(tree) for named in names(node, dotted(module))}
     unused = {dotted(module) for module in trees if module.name != "__init__.py"} - used
@@ -209,7 +209,7 @@ OFFERED = {
     "r2v.llm.engines.launcher",
     "r2v.llm.engines.require_key",
 }
-"""For the interpreter, the shell, an engine's own Python, and worlds in a child process."""
+"""Modules for the interpreter, the shell, an engine's own Python, and environments in a child process."""
 
 
 def dotted(path: Path) -> str:
@@ -217,7 +217,7 @@ def dotted(path: Path) -> str:
 
 
 def names(node: ast.AST, module: str) -> set[str]:
-    """The modules that a piece of source may mean: what it imports, or a string like r2v.stages.evaluate:STAGE."""
+    """Return the modules that a piece of source may mean: its imports, or a string like r2v.stages.evaluate:STAGE."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom) and node.module:

@@ -16,7 +16,7 @@ TEMPLATE = (
 
 
 def tokenizer(template: str = TEMPLATE) -> Any:
-    """One token a word, written without spaces between special tokens."""
+    """Return a tokenizer with one token per word, written without spaces between special tokens."""
     special = ["<pad>", "<unk>", "<eos>", "<system>", "<user>", "<tool>", "<assistant>"]
     vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -32,7 +32,7 @@ def tokenizer(template: str = TEMPLATE) -> Any:
 
 
 def model(vocabulary: int, seed: int = 0, dtype: torch.dtype = torch.float64, hidden: int = 32) -> Any:
-    """A random short-convolution hybrid of two layers."""
+    """Return a random short-convolution hybrid of two layers."""
     torch.manual_seed(seed)
     config = Lfm2Config(
         vocab_size=vocabulary,

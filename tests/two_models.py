@@ -8,7 +8,7 @@ from r2v.randomness import uniform
 
 LARGE, SMALL = "claude-haiku-4-5", "gpt-5-nano"
 SLIPS = 0.15
-"""Share of its actions in which the small model stops too early."""
+"""Share of the small model's actions in which it stops too early."""
 
 
 def answer(request: EmulatedRequest) -> str:

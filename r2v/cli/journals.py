@@ -60,7 +60,7 @@ def _reconcile(arguments: argparse.Namespace) -> int:
 
     for folder in find_journals(Path(), arguments.run):
         journal = read_journal(folder)
-        if journal.state.batches:
+        if journal.batches:
             asyncio.run(_collect_batches(folder, journal.scope))
         print("\n".join(report(folder)), flush=True)
     return 0

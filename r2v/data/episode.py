@@ -2,8 +2,7 @@
 
 The same record serves a teacher's demonstration, its perturbed variant and an evaluated method's run. Identities
 contain no time or place: `episode_id` is "<task_id>/s<seed>[/p<perturbation_seed>]", and `action_hash` covers the
-actions alone. An episode's success is the environment's result of the recorded actions; replaying
-`[s.action.raw_text for s in steps]` gives it again.
+actions alone. An episode's success is the environment's result of the recorded actions; replaying them gives it again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """Run handle: a run during collection, with its store leased by this process and its manifest kept up to date.
 
-    with registry.begin_run(...) as run:
-        for episode in played:
-            run.store.append(episode)
-        run.finish(expected=len(tasks) * len(seeds))
-
 `done` is written only when every line is on disk and the count is the expected one. A run ended by an error is
 `failed`, one ended early `partial`; one whose process was killed stays `running` on disk and is shown as `interrupted`,
 since its store has no holder.

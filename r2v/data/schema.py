@@ -16,8 +16,10 @@ import typing
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+from r2v.errors import InputError
 from r2v.wire.message import Message, from_json
 
 T = TypeVar("T")
@@ -233,3 +235,17 @@ def _record(cls: Any) -> Reader:
         return cls(**fields)
 
     return read
+
+
+def read_records(path: Path, cls: type[T]) -> list[T]:
+    """Return the records of a file, in order. Raise InputError if it is missing, or with the number of a bad line."""
+    if not path.exists():
+        raise InputError(f"{path}: missing; run the stage that makes it first")
+    records = []
+    with path.open() as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                records.append(from_dict(cls, parse_json(line)))
+            except (TypeError, ValueError, AttributeError) as error:
+                raise InputError(f"{path}:{number}: not a {cls.__name__} ({error})") from error
+    return records

@@ -100,14 +100,6 @@ class TrajectoryStore:
         return f"TrajectoryStore({str(self.path)!r})"
 
 
-def read_episodes(path: Path) -> list[Episode]:
-    """Return all episodes of a file. Raise InputError if it is missing, empty, cut or malformed."""
-    episodes = list(TrajectoryStore(path).iter_episodes())
-    if not episodes:
-        raise InputError(f"{path} is empty: it holds no episodes; collect or merge some first")
-    return episodes
-
-
 class StoredEpisodes:
     """Episodes of a finished file for which `keep` is True, read again by each iteration: none stays in memory.
 

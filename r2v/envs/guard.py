@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Sited, Snapshots, Task
 from r2v.errors import EnvironmentFault, Interrupted, R2VError, UsageError, failure_of
 from r2v.llm.types import Request
-from r2v.wire.message import ToolSpec
-from r2v.wire.text import sendable
+from r2v.wire.message import ToolSpec, sendable
 
 log = logging.getLogger("r2v")
 

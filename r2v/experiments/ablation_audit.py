@@ -1,7 +1,5 @@
 """Audit of an ablation study: its evaluations, their configurations, and the tables built from them.
 
-    print(verify_ablations(Path("results/ablations/mrp")))      # InputError gives an example of each kind of defect
-
 Each evaluation in the study's folder is a whole results folder and is audited as one. It must match the configuration
 of its row's side. The tables are then built again by the function that wrote them.
 """
@@ -28,7 +26,6 @@ from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.evaluation.tables.files import with_manifest
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
-from r2v.experiments.ablation_reach import deciding_changes
 from r2v.experiments.ablations import (
     CHANGES,
     EVALUATIONS,
@@ -36,6 +33,7 @@ from r2v.experiments.ablations import (
     RowSides,
     base_name,
     changes_of,
+    deciding_changes,
     sides_of,
     tables_of,
 )

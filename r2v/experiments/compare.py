@@ -1,10 +1,5 @@
 """Comparison of an experiment's settings: means with intervals, paired tests and the best, as a table and files.
 
-    comparison = compare(folder)
-    print("\\n".join(comparison_lines(comparison)))
-    write_comparison(folder / "comparison", comparison)      # comparison.csv, comparison.tex, comparison.png
-    print("\\n".join(difference_lines(folder, "run_003", "run_007")))      # of two runs: configurations and figures
-
 A setting is a point without its seed. Its interval is Student's over two or more seeds; for one seed the bootstrap over
 the units of `outcomes.csv` (tasks), or none without that file. Each setting is tested against the reference in pairs:
 by shared units, averaged over seeds, or else by shared seeds. The reference is the best setting unless one is named, so
@@ -25,6 +20,7 @@ from typing import Any
 from r2v.config.yaml_text import plain, read_file
 from r2v.console import text_table
 from r2v.errors import EmptyResult, UsageError, nearest
+from r2v.evaluation.tables.files import escape
 from r2v.experiments.metrics import leaves, metrics_of, outcomes_of
 from r2v.experiments.records import ExperimentRecord, RunRecord, read_record
 from r2v.experiments.schedule.asha import point_of
@@ -254,18 +250,12 @@ def _csv(comparison: ExperimentComparison) -> str:
 
 
 def _latex(comparison: ExperimentComparison) -> str:
-    lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {_tex(comparison.metric)} & $p$ \\", r"\midrule"]
+    lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {escape(comparison.metric)} & $p$ \\", r"\midrule"]
     for row in comparison.settings:
         half = "" if row.interval is None else rf" {{\small [{row.interval[0]:.3f}, {row.interval[1]:.3f}]}}"
         p = "" if row.p_value is None else f"{row.p_value:.3f}"
-        lines.append(rf"{_tex(row.label)} & {row.mean:.3f}{half} & {p} \\")
+        lines.append(rf"{escape(row.label)} & {row.mean:.3f}{half} & {p} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _tex(text: str) -> str:
-    for character in "\\{}&%$#_":
-        text = text.replace(character, r"\textbackslash{}" if character == "\\" else f"\\{character}")
-    return text
 
 
 def _plot(path: Path, comparison: ExperimentComparison) -> None:

@@ -168,9 +168,8 @@ def chosen(word: str | None) -> Path:
         path = EXPERIMENTS.joinpath(*path.parts[1:])
     for folder in reversed(there):
         named = (folder.name, folder.name.rpartition("_")[0])
-        if word in named or path.name == folder.name or path.resolve() == folder.resolve():
-            return folder
-        if folder.resolve() in path.resolve().parents:
+        within = folder.resolve() in (path.resolve(), *path.resolve().parents)
+        if word in named or path.name == folder.name or within:
             return folder
     names = [folder.name for folder in there]
     raise InputError(f"{word}: no such experiment; {nearest(word, names) if names else 'there is none'}")

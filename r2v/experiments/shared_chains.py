@@ -1,7 +1,5 @@
 """Shared chains: the artifacts of several configurations, made by any number of processes at once.
 
-    chains = make_chains({"base": base, "no_dpo": changed}, root=work.root)     # of each: job -> its artifact
-
 A process makes the first job of a chain whose lease is free. If another process makes it, this one plays blocks of
 that job if its stage has any (`r2v.pipeline.helping`), and continues with the next chain. An artifact is a function of
 its fingerprint, so the result does not depend on the process that makes it, nor on kills.

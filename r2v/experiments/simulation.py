@@ -72,6 +72,11 @@ class ReplayedMethod:
         """Return the index of the threshold with the highest LLM share within a budget."""
         return int(np.flatnonzero(self.rates <= budget + 1e-9)[-1])
 
+    def routed(self, budget: float) -> np.ndarray:
+        """Return [num_steps], True if the LLM takes the step at that threshold."""
+        count = round(float(self.rates[self.at(budget)]) * len(self.scores))
+        return np.asarray(self.scores >= (np.sort(self.scores)[::-1][count - 1] if count else np.inf))
+
 
 def simulate(config_path: Path, folder: Path, flags: SimulationFlags) -> None:
     """Replay the configuration's methods and write figures and plots into the folder. Raise InputError without recorded
@@ -84,8 +89,8 @@ def simulate(config_path: Path, folder: Path, flags: SimulationFlags) -> None:
     budget = config.router.budget
     write_json(folder / METRICS, {key: value for method in methods for key, value in _figures(method, budget).items()})
     best = max(methods, key=lambda method: float(method.success[method.at(budget)]))
-    chosen = _chosen(best, budget, rows)
-    lines = [f"{row.state_id},{value:.6g}" for row, value in zip(rows, chosen, strict=True)]
+    chosen = ((row.q_llm if by_llm else row.q_slm) for row, by_llm in zip(rows, best.routed(budget), strict=True))
+    lines = [f"{row.state_id},{value or 0:.6g}" for row, value in zip(rows, chosen, strict=True)]
     write_text(folder / OUTCOMES, "\n".join(["unit,value", *lines]) + "\n")
     for name in flags.figures:
         _draw(folder, name, methods, budget, show=flags.show)
@@ -153,14 +158,6 @@ def _figures(method: ReplayedMethod, budget: float) -> dict[str, float]:
     }
 
 
-def _chosen(method: ReplayedMethod, budget: float, rows: Sequence[FeatureRow]) -> list[float]:
-    rate = method.rates[method.at(budget)]
-    ordered = np.sort(method.scores)[::-1]
-    count = round(float(rate) * len(rows))
-    level = ordered[count - 1] if count else np.inf
-    return [float((row.q_llm if s >= level else row.q_slm) or 0) for row, s in zip(rows, method.scores, strict=True)]
-
-
 def _draw(folder: Path, name: str, methods: Sequence[ReplayedMethod], budget: float, *, show: bool) -> None:
     import matplotlib.pyplot as plt
 
@@ -200,8 +197,7 @@ def _reliability(figure: Figure, methods: Sequence[ReplayedMethod], budget: floa
 
 def _confusion(figure: Figure, methods: Sequence[ReplayedMethod], budget: float) -> None:
     for method, axes in zip(methods, figure.subplots(1, len(methods), squeeze=False)[0], strict=True):
-        count = round(float(method.rates[method.at(budget)]) * len(method.scores))
-        routed = method.scores >= (np.sort(method.scores)[::-1][count - 1] if count else np.inf)
+        routed = method.routed(budget)
         cells = [[int((routed == a)[method.gained == g].sum()) for a in (False, True)] for g in (False, True)]
         axes.imshow(cells, cmap="Blues")
         for row, column in np.ndindex(2, 2):

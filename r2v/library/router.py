@@ -21,8 +21,7 @@ from r2v.config import PolicyConfig, load
 from r2v.errors import UsageError
 from r2v.library.conversation import KEY_NAME, chat_request
 from r2v.llm.waves import Waves
-from r2v.serve.pair.loading import load_pair
-from r2v.serve.pair.pair import BUDGET, ServedPair
+from r2v.serve.pair.pair import BUDGET, ServedPair, load_pair
 from r2v.serve.pair.small import APISmall
 from r2v.serve.pair.state import said_hash
 from r2v.serve.sessions import Sessions

@@ -1,8 +1,5 @@
 """Measurement: memory and operations of one micro-batch of training or acting code. No torch.
 
-    peak = measurement.peak(("fresh", "step"), rows=8, tokens=1024)
-    peak.size, peak.at                      # bytes beyond weights and optimizer, "backward, layer 28 of 28"
-
 `r2v.memory.measured` runs the code on fake tensors at a few shapes. The live bytes after each operation are polynomials
 of rows and tokens; those that are the peak at some shape are kept as moments.
 """

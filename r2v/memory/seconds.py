@@ -1,7 +1,5 @@
 """Seconds of local models on a GPU: estimated operations over the card's rate, nothing measured.
 
-    seconds_of(StageTokens(read=2e6), counted("meta-llama/Llama-3.2-1B"), card="h100")
-
 Assumptions: a token costs 2 operations per parameter multiplied with it; training three times that, four with gradient
 checkpointing; a card reaches UTILISATION of its datasheet's dense 16-bit operations, and generating a token reads all
 weights once at BANDWIDTH of its datasheet's bandwidth. `r2v.pipeline.plan` counts the tokens of a stage.

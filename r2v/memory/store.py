@@ -1,9 +1,5 @@
 """Store of measurements: files by hash, shipped with the package or made in this project. No torch.
 
-    measurement(case)                           # read from a file; InputError if not measured
-    with Measuring() as measure:                # a child process with torch measures one case after the other
-        measurement(case, measure)              # and writes the result to outputs/.measured
-
 The package ships the measurements of its own configurations, written by `python benchmarks/planner.py --ship`. The hash
 covers the case, including config.json, and the versions of the libraries that run it.
 """
@@ -82,7 +78,7 @@ def _record(
                 f"{subject}: not measured yet; r2v plan --config FILE, or --model NAME, measures it once"
             )
         record = measure(request)
-        keep(key, record)
+        write_json(MEASURED / f"{key}.json", record)
     return record
 
 
@@ -96,13 +92,6 @@ def _stored(key: str, read: Callable[[dict[str, Any]], object]) -> dict[str, Any
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return loaded
-
-
-def keep(key: str, record: dict[str, Any]) -> None:
-    """Write a result to this project's store."""
-    path = MEASURED / f"{key}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, record)
 
 
 @cache

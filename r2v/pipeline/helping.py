@@ -22,7 +22,7 @@ from pathlib import Path
 from r2v.config import Config, to_yaml
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import allowed_words
-from r2v.llm.providers.spending.payer import paying
+from r2v.llm.providers.spending.quota import paying
 from r2v.log import logger
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
 from r2v.pipeline.rows import JOIN, Job

@@ -28,8 +28,8 @@ from r2v.evaluation.pilot import PilotFigures, Play, WayOfPlaying
 from r2v.event_loop import run_async
 from r2v.llm.providers.provider_requests import canonical_json
 from r2v.llm.providers.spending.journal_report import read_journal
-from r2v.llm.providers.spending.payer import paying
 from r2v.llm.providers.spending.project import ProjectLedger
+from r2v.llm.providers.spending.quota import paying
 from r2v.log import logger
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
@@ -204,7 +204,7 @@ def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path(
         )
     figures = PilotFigures.of(plays[WEAK], plays[STRONG], same_model=identity(small) == identity(large))
     turns = {name: fmean(done.turns for done in runs) for name, runs in played.items()}
-    books = (read_journal(folder).state for folder in {done.folder for runs in played.values() for done in runs})
+    books = (read_journal(folder) for folder in {done.folder for runs in played.values() for done in runs})
     paid = sum(state.spent + state.lost_usd for state in books)
     page = root / "results" / "pilot" / f"{config.serve.name}.html"
     costs = [

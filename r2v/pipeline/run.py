@@ -30,7 +30,7 @@ from r2v.data.split import assign
 from r2v.environment import removal_text, stage_environment
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
-from r2v.llm.providers.spending.payer import paying
+from r2v.llm.providers.spending.quota import paying
 from r2v.log import logger
 from r2v.memory.release import release_free_memory, reserve_openblas_buffers
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line

@@ -13,8 +13,8 @@ from r2v.evaluation.claims import ConditionRows, headline, rows_by_condition
 from r2v.evaluation.figure_text import decimals, dollars, four_decimals
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.tables.files import BUNDLE
-from r2v.report.leads import Lead, leads
 from r2v.report.sources import csv_rows
+from r2v.report.story import Lead, leads
 from r2v.utils.results import ResultsManager
 
 _COLUMNS = (

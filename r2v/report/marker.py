@@ -17,11 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from r2v.report.sources import Sources
-from r2v.storage.artifact_manifest import code_identity, json_sha256
+from r2v.storage.artifact_manifest import code_identity, json_sha256, plain_files
 from r2v.storage.files import write_text
 from r2v.storage.integrity import content_files, current_sha256
 from r2v.storage.removal import OWN, Marker, is_own
-from r2v.storage.untrusted import plain_files
 
 REPORT_MARKER = Marker(kind="report")
 

@@ -1,8 +1,5 @@
 """Series: the numbers behind each figure of the report, a list of rows that is also its CSV file.
 
-    series(sources)["frontier"].rows      # the figure's data
-    series(sources)["frontier"].csv()     # the same rows, as data/frontier.csv
-
 A figure draws nothing that is not in its series, so a reader can redraw each of them. A figure without data has no
 series.
 """

@@ -1,20 +1,18 @@
-"""First screen of the page: one sentence, one number and one reason, each a function of the bundle's figures.
-
-    story(bundle).sentence    # "noisy: r2v solves .79, .71 of the way from the small policy to the LLM, ..."
-    story(bundle).number      # "71 %"
+"""Story of the results in words: the sentence, number and reason of the page's first screen, and r2v's leads.
 
 The sentence is the first line of `r2v.evaluation.claims.headline`, which the closing lines of a run show too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
 from r2v.evaluation.claims import ConditionRows, headline, rows_by_condition
-from r2v.evaluation.figure_text import decimals, dollars, signed
+from r2v.evaluation.figure_text import decimals, dollars, p_text, signed, with_interval
+from r2v.evaluation.measures.table_rows import TableRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +116,43 @@ def _reason(rows: ConditionRows) -> str:
         )
     coin = rows.value("random_router", "success_rate")
     return rate + (f"; a router that asks by a coin solves {_percent(coin)}" if coin is not None else "")
+
+
+_VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """A comparison in words; missing parts are empty."""
+
+    ours: str
+    theirs: str
+    difference: str
+    """The difference with its interval."""
+    verdict: str
+    """Verdict for r2v: ahead | behind | not shown; empty outside the families of tests."""
+    p: str
+    shows_from: str
+    """The least true difference that the test finds with 80 % power."""
+
+
+def lead_of(row: TableRow) -> Lead:
+    """Return a row of comparisons.csv in words."""
+    least = row["min_detectable_difference"]
+    return Lead(
+        ours=decimals(row["value_a"], 3),
+        theirs=decimals(row["value_b"], 3),
+        difference=with_interval(row["difference"], (row["ci_lower"], row["ci_upper"])),
+        verdict=_VERDICTS[row["verdict"]] if row["family"] else "",
+        p=p_text(row["p_holm"]),
+        shows_from="" if least is None else decimals(least, 3),
+    )
+
+
+def leads(rows: Iterable[TableRow]) -> dict[tuple[str, str], dict[str, Lead]]:
+    """Return (condition, method that r2v is compared with) -> metric -> the comparison in words, in the order of the
+    rows."""
+    by_pair: dict[tuple[str, str], dict[str, Lead]] = {}
+    for row in rows:
+        by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = lead_of(row)
+    return by_pair

@@ -239,10 +239,9 @@ def provider_remote(
         payer.root,
         payer=payer.folder,
         scope=scope,
-        adopt=adopt,
+        adopt=None if payer.anew or only else adopt,
         project_max_usd=teacher.project_max_usd,
         joint=payer.joint,
-        alone=payer.anew or only,
         numbered=not only,
     )
     return ProviderRemote(

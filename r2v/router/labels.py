@@ -25,7 +25,7 @@ from typing import Literal
 from r2v.config.evaluation import IMPUTED
 from r2v.data.action import parse_action
 from r2v.data.episode import Condition, to_line
-from r2v.data.records import read_records
+from r2v.data.schema import read_records
 from r2v.errors import EmptyResult, InputError
 from r2v.router.features import FEATURE_VERSION, masked
 from r2v.storage.files import write_lines

@@ -5,7 +5,7 @@
     sessions               assignment of requests to conversations
     forwarding             one request to the LLM, and its reply to the client as it arrives
     books                  reserved and billed USD of each request, and the caps
-    traffic, recording     a line per turn without text; the text, if it is recorded
+    traffic                a line per turn without text; the text, if it is recorded
     app, server            routes, keys and limits; the process
 
 Chat Completions, Responses and Messages are forwarded in their own format; nothing is translated.

@@ -8,8 +8,10 @@ retries too would multiply their attempts. The exception is one retry without th
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,15 +23,109 @@ from r2v.llm.providers.prices import Rate
 from r2v.log import logger
 from r2v.serve.accounts.books import Books, CapReached, Reservation
 from r2v.serve.accounts.metrics import Metrics
-from r2v.serve.request import reply_limit, worst_case
+from r2v.serve.request import worst_case
 from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.endpoints import PATHS, Endpoint
 from r2v.serve.transport.headers import Headers, to_client, to_provider
-from r2v.serve.transport.replies import PassingReply
 from r2v.serve.transport.upstream import BrokenOff, Decoder, NotSent, Upstream
 from r2v.serve.turns import ServedTurn
-from r2v.wire.errors import read_error, write_error_event
-from r2v.wire.thoughts import names_thoughts, without_thoughts
+from r2v.wire.errors import names_thoughts, read_error, without_thoughts, write_error_event
+from r2v.wire.exchange import reply_limit
+from r2v.wire.message import mapping
+from r2v.wire.sse import end_of_event, end_of_events, read_events
+from r2v.wire.stream_facts import StreamFacts, WireName, informative, read_event, read_whole
+
+_LONGEST_READ = 16 << 20
+"""Bytes of a reply held for its record and the usage in its body, and of an event that is read."""
+
+_LONGEST_END = 2
+"""Bytes of the separator of two events that an earlier piece may end with, at most."""
+
+
+class PassingReply:
+    """One reply in transit to the client: its bytes pass unchanged, and are read for the books and the record.
+    withhold_usage: drop the chunk of Chat Completions that holds only the usage."""
+
+    def __init__(self, wire: WireName, *, streams: bool, withhold_usage: bool = False) -> None:
+        self.facts = StreamFacts()
+        self._wire, self._streams, self.withholds = wire, streams, withhold_usage
+        self._rest = bytearray()
+        """The incomplete event at the end."""
+        self._held: list[bytes] = []
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._seen_first = False
+
+    def add(self, piece: bytes) -> bytes:
+        """Add the next decoded bytes and return the bytes to pass on."""
+        self._hash.update(piece)
+        self.size += len(piece)
+        if self.size <= _LONGEST_READ:
+            self._held.append(piece)
+        if not self._streams:
+            return piece
+        begun = max(0, len(self._rest) - _LONGEST_END)
+        self._rest += piece
+        end = end_of_events(self._rest, begun)
+        if end > begun:
+            passed = self._read(self._take(end))
+        else:  # an endless event passes unread, so that the memory stays bounded
+            passed = self._take(len(self._rest)) if len(self._rest) > _LONGEST_READ else b""
+        return passed if self.withholds else piece
+
+    def _take(self, size: int) -> bytes:
+        head = bytes(self._rest[:size])
+        del self._rest[:size]
+        return head
+
+    def end(self) -> bytes:
+        """Read the rest at the end of the reply and return the bytes still to pass on."""
+        if self._streams:
+            passed = self._read(self._take(len(self._rest)))
+            return passed if self.withholds else b""
+        if self.size <= _LONGEST_READ:
+            try:
+                body = json.loads(self.content)
+            except (ValueError, RecursionError):  # a proxy's page of an error, for example: it holds no facts
+                body = None
+            if isinstance(body, Mapping):
+                read_whole(self.facts, body)
+        return b""
+
+    def _read(self, events: bytes) -> bytes:
+        """Read the facts in whole events and return the events to pass on. Most hold no facts and are never split."""
+        passed: list[bytes] = []
+        at = 0
+        if not self._seen_first and events:
+            at = self._read_event(events, 0, end_of_event(events, 0), passed)
+        for position in informative(self._wire, events):
+            if position >= at:
+                start = end_of_events(events, at, position)
+                passed.append(events[at:start])
+                at = self._read_event(events, start, end_of_event(events, position), passed)
+        return b"".join([*passed, events[at:]])
+
+    def _read_event(self, events: bytes, start: int, end: int, passed: list[bytes]) -> int:
+        withheld = False
+        for event in read_events([events[start:end]]):
+            self._seen_first = True
+            read_event(self._wire, self.facts, event)
+            value = mapping(event.json)
+            withheld = self.withholds and value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
+        if not withheld:
+            passed.append(events[start:end])
+        return end
+
+    @property
+    def content(self) -> bytes:
+        """Decoded bytes; for a reply over 16 MiB, the first ones."""
+        return b"".join(self._held)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the decoded bytes."""
+        return self._hash.hexdigest()
+
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -53,7 +149,7 @@ def by_cap(error: CapReached, body: RequestBody | None = None) -> Refused:
     request is over the cap, to hint at a missing limit of the reply."""
     if error.passing:
         return Refused(429, f"{error}; other requests hold it: try again", code="rate_limit_exceeded", retry=True)
-    endless = body is not None and not reply_limit(body)
+    endless = body is not None and not reply_limit(body.values)
     hint = ", or limit the reply (max_tokens): without a limit the longest one is reserved" if endless else ""
     return Refused(402, f"{error}{hint}", code="insufficient_quota")
 

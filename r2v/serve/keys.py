@@ -1,8 +1,5 @@
 """Keys of the server's clients. The server never listens without one.
 
-    keys = server_keys(folder)             # R2V_SERVE_KEY, else the file `keys` of the folder, written if missing
-    keys.name_of(headers)                  # "default", or None for a wrong key
-
 Clients send their key as `Authorization: Bearer` or as `x-api-key`; Anthropic's clients use both.
 """
 

@@ -47,9 +47,7 @@ class RecordedCommand:
         return f"{self.task}: {how} (exit {self.exit_code}), {self.turns} requests, ${self.usd:.4f}; {self.folder}"
 
 
-async def record_command(
-    words: Sequence[str], config: Config, root: Path = Path(), *, task: str, cwd: Path | None = None
-) -> RecordedCommand:
+async def record_command(words: Sequence[str], config: Config, root: Path = Path(), *, task: str) -> RecordedCommand:
     """Run a command in front of a server of its own. Raises UsageError for an unknown command, InputError for one that
     cannot be run, and as `listening` does."""
     if config.serve.port:  # any free port, so that recordings may run beside `r2v serve`
@@ -58,7 +56,7 @@ async def record_command(
     attempt = max((_attempt(row["key"], task) for row in _rows(folder)), default=-1) + 1
     key_name, key = f"{task}/{attempt}", f"r2v-{secrets.token_urlsafe(32)}"
     async with listening(config, root, record=True, keys={key_name: key}) as server:
-        exit_code = await _run(words, _variables(server, key, task, config), cwd)
+        exit_code = await _run(words, _variables(server, key, task, config))
         feedback = [row["success"] for row in _rows(folder) if row["kind"] == "feedback" and row["key"] == key_name]
         success = feedback[-1] if feedback else exit_code == 0
         about = {"kind": "outcome", "at": round(time.time(), 3), "key": key_name, "task": task}
@@ -114,9 +112,9 @@ def _variables(server: Listening, key: str, task: str, config: Config) -> Mappin
     }
 
 
-async def _run(words: Sequence[str], variables: Mapping[str, str], cwd: Path | None) -> int:
+async def _run(words: Sequence[str], variables: Mapping[str, str]) -> int:
     try:
-        process = await asyncio.create_subprocess_exec(*words, env=variables, cwd=cwd)
+        process = await asyncio.create_subprocess_exec(*words, env=variables)
     except FileNotFoundError:
         raise UsageError(f"{words[0]:.100}: no such command") from None
     except OSError as error:

@@ -11,7 +11,7 @@ from r2v.serve.sessions import prefix
 from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.headers import Headers
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import WireRequest, first_number
+from r2v.wire.exchange import WireRequest, first_number, reply_limit
 from r2v.wire.stream_facts import WireName
 
 _READERS: dict[WireName, Any] = {"chat": chat, "responses": responses, "messages": anthropic}
@@ -44,13 +44,8 @@ class ClientRequest:
         return parsed
 
 
-def reply_limit(body: RequestBody) -> int | None:
-    """Return a request's limit on the tokens of its reply; None if it sets none."""
-    return first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
-
-
 def worst_case(rate: Rate, body: RequestBody) -> float:
     """Return the worst-case USD of a request: a token for each byte of its body, and replies of the greatest length."""
     prompt = len(body.plain) + (_HIDDEN_PROMPT if body.values.get("tools") else 0)
     samples = first_number(body.values, "n") or 1
-    return rate.worst_case(prompt, samples * (reply_limit(body) or rate.context or _LONGEST_OUTPUT), batch=False)
+    return rate.worst_case(prompt, samples * (reply_limit(body.values) or rate.context or _LONGEST_OUTPUT), batch=False)

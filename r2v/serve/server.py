@@ -27,13 +27,12 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.serve.accounts.books import Books
 from r2v.serve.accounts.metrics import Metrics
-from r2v.serve.accounts.recording import Recorder
-from r2v.serve.accounts.traffic import TrafficLog
+from r2v.serve.accounts.traffic import Recorder, TrafficLog
 from r2v.serve.answering import Answerer
 from r2v.serve.app import ServeApp
 from r2v.serve.forwarding import Forwarder
 from r2v.serve.keys import ServerKeys, server_keys
-from r2v.serve.pair.loading import served_pair
+from r2v.serve.pair.pair import served_pair
 from r2v.serve.sessions import Sessions
 from r2v.serve.transport.endpoints import endpoint
 from r2v.serve.transport.upstream import Upstream

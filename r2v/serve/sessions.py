@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.serve.transport.headers import first
-from r2v.wire.canonical import canonical
-from r2v.wire.message import mapping
+from r2v.wire.message import canonical, mapping
 from r2v.wire.stream_facts import WireName
 
 HEADERS = (

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.serve.accounts.metrics import Metrics
-from r2v.serve.accounts.recording import Recorder
-from r2v.serve.accounts.traffic import TrafficLog
+from r2v.serve.accounts.traffic import Recorder, TrafficLog
 from r2v.serve.pair.pair import ServedDecision
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import AgentSession, Sessions
@@ -94,7 +93,7 @@ class TurnLog:
             "usd": turn.usd,
             "at_most": turn.at_most,
             "saved": turn.saved,
-            "tokens": None if turn.tokens is None else token_fields(turn.tokens),
+            "tokens": None if turn.tokens is None else turn.tokens.nonzero,
             "answered_by": turn.answered_by,
             "reply": turn.reply_sha256,
             "reply_id": turn.reply_id,
@@ -128,9 +127,3 @@ def _decision(decision: ServedDecision) -> dict[str, Any]:
         cost = {"cost": round(bill.cost, 10), "usd": decision.proposal.usd, "router": round(decision.router_cost, 10)}
         fields["small"] = cost
     return fields
-
-
-def token_fields(tokens: TokenCounts) -> dict[str, int]:
-    """Return the token counts that are not 0."""
-    names = ("fresh", "cached", "write_5m", "write_1h", "output")
-    return {name: count for name in names if (count := getattr(tokens, name))}

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from r2v.constraints import shown
 from r2v.errors import InputError, MissingInput
 from r2v.storage.file_system import steadily
 from r2v.storage.files import write_json
@@ -62,20 +65,15 @@ def json_sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def hashed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with a hash of itself, as `r2v.storage.integrity.read_hashed` checks it."""
+    record = json.loads(json.dumps(record, allow_nan=False))  # hash the value as it will be read: lists for tuples
+    return {**record, "sha256": json_sha256(record)}
+
+
 def write_artifact_manifest(folder: Path, manifest: ArtifactManifest) -> None:
     """Write the manifest into the folder atomically."""
-    record = {
-        "format": ARTIFACT_FORMAT,
-        "stage": manifest.stage,
-        "fingerprint": manifest.fingerprint,
-        "files": manifest.files,
-        "inputs": manifest.inputs,
-        "summary": manifest.summary,
-        "config_sha256": manifest.config_sha256,
-        "code": manifest.code,
-    }
-    record = json.loads(json.dumps(record, allow_nan=False))  # hash the value as it will be read: keys are strings
-    write_json(folder / ARTIFACT_MANIFEST, {**record, "sha256": json_sha256(record)})
+    write_json(folder / ARTIFACT_MANIFEST, hashed({"format": ARTIFACT_FORMAT, **vars(manifest)}))
 
 
 def read_artifact_manifest(folder: Path) -> ArtifactManifest:
@@ -183,3 +181,34 @@ def git_commit() -> str | None:
     command = ["git", "-C", str(OWN_PACKAGE.parent), "rev-parse", "HEAD"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or None
+
+
+_MOST_FILES = 100_000
+"""Entries of a folder: results and bundles have a few hundred."""
+
+
+def plain_files(folder: Path) -> dict[str, int]:
+    """Relative name -> size in bytes of every file below the folder, and 0 for every empty folder, named with a slash
+    at its end. No link is followed. Raise Damaged for a link, a pipe or a device, InputError for more than 100,000
+    files."""
+    sizes: dict[str, int] = {}
+    for name, status in _walk(folder):
+        if stat.S_ISREG(status.st_mode):
+            sizes[name] = status.st_size
+        elif not stat.S_ISDIR(status.st_mode):
+            raise Damaged(folder / shown(name), "it is a link, a pipe or a device; R2V puts none there")
+        elif not any(os.scandir(folder / name)):
+            sizes[f"{name}/"] = 0
+        if len(sizes) > _MOST_FILES:
+            raise InputError(f"{folder}: holds more than {_MOST_FILES} files; results and bundles have a few hundred")
+    return sizes
+
+
+def _walk(folder: Path, stem: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
+        status = entry.stat(follow_symlinks=False)
+        yield stem + entry.name, status
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(folder / entry.name, f"{stem}{entry.name}/")

@@ -12,7 +12,6 @@ in the same bytes either way.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from r2v.errors import InputError, R2VError, failure_of
 from r2v.storage.file_system import share, steadily, sync_folder
-from r2v.storage.files import write_json, writing
+from r2v.storage.files import file_sha256, write_json, writing
 from r2v.storage.removal import ATTEMPT_MARKER, Marker, NotOurs, remove_own
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ def damage(folder: Path) -> str | None:
         if not path.is_relative_to(folder.parent) or (path.exists() and not path.is_file()):
             return f"{path} is no file of this training"
         try:
-            current = steadily(partial(_sha256, path))
+            current = steadily(partial(file_sha256, path))
         except (OSError, ValueError) as error:
             return f"{path} cannot be read ({getattr(error, 'strerror', None) or error})"
         if current != recorded:
@@ -200,13 +199,8 @@ def _clear(latest: Path) -> None:
         latest.rename(latest.with_name(f"{LATEST}.{secrets.token_hex(4)}.quarantine"))
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _synced_sha256(path: Path) -> str:
     share(path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)

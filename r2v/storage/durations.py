@@ -58,7 +58,6 @@ def record(root: Path, duration: Duration) -> None:
     """Write a duration; the last attempt of a fingerprint counts. A write error is logged, never raised."""
     path = root / DURATIONS / f"{duration.job}-{duration.fingerprint}.json"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, hashed(asdict(duration)))
     except (OSError, R2VError) as error:  # the stage itself is done
         log.warning("  duration not recorded: file=%s error=%s", path, " ".join(str(error).split())[:120])

@@ -46,6 +46,11 @@ def content_sha256(path: Path) -> str:
             for line in lines_of(path):
                 content.update(_without_volatile(line))
             return content.hexdigest()
+    return file_sha256(path)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hex SHA-256 of a file's bytes. Raise OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

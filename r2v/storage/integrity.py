@@ -1,7 +1,5 @@
 """Integrity: hashes of an artifact's files, compared with its manifest at every read.
 
-    verify(artifact)        # raises Damaged: "... is damaged: its content is ab12..., artifact.json says cd34..."
-
 A hash is cached under the file's device, inode, size, mtime and ctime in nanoseconds: writing a file, replacing it or
 setting its mtime back changes at least the ctime. Memory caches every hash, so that a command reads each file once. The
 disk caches hashes of files of LARGE bytes or more, which would cost seconds in each command on a login node and in each
@@ -24,6 +22,7 @@ from typing import Any
 
 from r2v.errors import InputError, R2VError
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
+from r2v.storage.artifact_manifest import hashed as hashed
 from r2v.storage.file_system import steadily, walk
 from r2v.storage.files import content_sha256, write_text, writing
 
@@ -161,12 +160,6 @@ def verify_file(path: Path, recorded: str, record: str = ARTIFACT_MANIFEST) -> N
         raise Damaged(path, f"it is gone, {record} says {recorded[:12]}") from None
     except OSError as error:
         raise Damaged(path, f"it cannot be read ({error.strerror}), {record} says {recorded[:12]}") from None
-
-
-def hashed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with a hash of itself, as `read_hashed` checks it."""
-    record = json.loads(json.dumps(record, allow_nan=False))  # hash the value as it will be read: lists for tuples
-    return {**record, "sha256": json_sha256(record)}
 
 
 def read_hashed(path: Path) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 """Removal: only folders that bear R2V's marker are removed, and no link is followed.
 
-    draft = make_own(Path(".paper.draft"), REPORT)      # marked before anything else is in it
-    remove_own(draft, REPORT)                           # raises NotOurs for a folder without that marker
-
 A name is no proof: `tmp-bundle` and `figures` may be the user's. The marker is a file that R2V writes: `.r2v`, whose
 first line names the kind of folder, or a record that every folder of the kind has (`attempt.meta.json`). The record of
 an attempt proves its parts too. A temporary folder has no marker, since environments use it as their home: this process

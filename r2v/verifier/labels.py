@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Literal
 
 from r2v.data.episode import Condition, Episode, to_line
-from r2v.data.records import read_records
+from r2v.data.schema import read_records
 from r2v.errors import InputError
 from r2v.storage.files import write_lines
 from r2v.wire.message import Message

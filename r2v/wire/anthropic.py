@@ -25,6 +25,7 @@ from r2v.wire.message import (
     ToolResult,
     ToolSpec,
     UnknownPart,
+    decoded,
     mapping,
 )
 from r2v.wire.sse import Event, write_event
@@ -153,7 +154,7 @@ def write_block(part: Part) -> Json:
         case RefusalPart():
             return {"type": "text", "text": part.text}
         case ToolCall():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)} | part.extra
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": part.object} | part.extra
         case ToolResult():
             content: Any = part.content
             content = content if isinstance(content, str) else [write_block(inner) for inner in content]
@@ -168,15 +169,6 @@ def write_block(part: Part) -> Json:
             signed = {} if part.opaque is None else {"signature": part.opaque}
             return {"type": "thinking", "thinking": part.text} | signed | part.extra
     return dict(part.value)
-
-
-def _input(call: ToolCall) -> Any:
-    """Return the arguments as an object, as this format requires; other arguments become its field `arguments`."""
-    try:
-        parsed = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        parsed = call.arguments
-    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 def read_tool(value: Any) -> Tool:
@@ -303,12 +295,7 @@ def _add_delta(block: Json, delta: Mapping[str, Any]) -> None:
 def _closed(block: Json) -> Json:
     """Return a block whose pieces are complete, with its input parsed."""
     text = block.pop("json", "")
-    if not text:
-        return block
-    try:
-        return {**block, "input": json.loads(text)}
-    except (ValueError, RecursionError):
-        return {**block, "input": text}
+    return {**block, "input": decoded(text)} if text else block
 
 
 def write_stream(reply: WireReply) -> Iterator[bytes]:

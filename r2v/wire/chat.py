@@ -331,12 +331,9 @@ def read_reply(body: Any) -> WireReply:
         id=str(fields.get("id") or ""),
         model=str(fields.get("model") or ""),
         error=error,
-        extra={name: item for name, item in fields.items() if name not in own_fields} | _reason(reason),
+        extra={name: item for name, item in fields.items() if name not in own_fields}
+        | ({"finish_reason": reason} if isinstance(reason, str) else {}),
     )
-
-
-def _reason(reason: Any) -> Json:
-    return {"finish_reason": reason} if isinstance(reason, str) else {}
 
 
 def finish_word(reply: WireReply) -> str:

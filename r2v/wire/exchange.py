@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from r2v.wire.errors import WireError
@@ -33,6 +33,11 @@ class TokenCounts:
     def input(self) -> int:
         """All prompt tokens."""
         return self.fresh + self.cached + self.write_5m + self.write_1h
+
+    @property
+    def nonzero(self) -> dict[str, int]:
+        """The counts that are not 0, by name."""
+        return {name: count for name, count in asdict(self).items() if count}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +80,11 @@ def whole_number(value: object) -> int | None:
 def first_number(fields: Mapping[str, Any], *names: str) -> int | None:
     """Return the first of these fields that holds a token count; None if none does."""
     return next((number for name in names if (number := whole_number(fields.get(name))) is not None), None)
+
+
+def reply_limit(fields: Mapping[str, Any]) -> int | None:
+    """Return a request's limit on the tokens of its reply, thoughts included; None without one."""
+    return first_number(fields, "max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def usage_of(value: object) -> TokenUsage | None:
@@ -148,7 +158,7 @@ class WireRequest:
     @property
     def max_tokens(self) -> int | None:
         """Limit on the tokens of the reply, thoughts included; None without a limit."""
-        return first_number(self.options, "max_tokens", "max_completion_tokens", "max_output_tokens")
+        return reply_limit(self.options)
 
     @property
     def stream(self) -> bool:

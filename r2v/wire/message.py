@@ -8,7 +8,8 @@ fields that R2V does not read, unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -62,15 +63,18 @@ class ToolCall:
         """The call as an action, one line of JSON: `{"tool":"<name>","<argument>":<value>}`. Arguments that are no
         object, or include one named `tool`, are nested under `arguments`."""
         parsed: Any = self.arguments
-        for _ in range(2):  # some servers encode arguments twice
-            try:
-                parsed = json.loads(parsed or "{}") if isinstance(parsed, str) and not self.custom else parsed
-            except (ValueError, RecursionError):
-                break
+        for _ in range(0 if self.custom else 2):  # some servers encode arguments twice
+            parsed = decoded(parsed) if isinstance(parsed, str) else parsed
         if parsed is None:
             parsed = {}
         flat = parsed if isinstance(parsed, dict) and "tool" not in parsed else {"arguments": parsed}
         return json.dumps({"tool": self.name, **flat}, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The arguments as an object, as some formats require; others become its field `arguments`."""
+        parsed = decoded(self.arguments)
+        return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,3 +238,56 @@ def functions_of(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
                     ToolSpec(name=inner["name"], description=str(described or ""), parameters=dict(parameters or {}))
                 )
     return tuple(flat)
+
+
+def canonical(item: Any) -> Any:
+    """Return an item of a conversation without cache marks, ids and spacing of arguments, which clients change between
+    turns; a single text part becomes its text."""
+    if isinstance(item, Mapping):
+        fields = {name: canonical(value) for name, value in item.items() if name not in ("cache_control", "id")}
+        if isinstance(arguments := fields.get("arguments"), str):
+            fields["arguments"] = decoded(arguments)
+        return fields
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        parts = [canonical(part) for part in item]
+        if len(parts) == 1 and isinstance(parts[0], Mapping) and set(parts[0]) == {"type", "text"}:
+            return parts[0]["text"]
+        return parts
+    return item
+
+
+def decoded(arguments: str) -> Any:
+    """Return the JSON value of a call's arguments; malformed ones unchanged."""
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+
+
+_UNSENDABLE = re.compile("[\\ud800-\\udfff\\x00]")
+_PAIR = re.compile("[\\ud800-\\udbff][\\udc00-\\udfff]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+STAND_IN = "(nothing)"
+"""Replacement of a message without a visible character, which providers refuse."""
+
+
+def sendable(text: str) -> str:
+    """Return the text with surrogate pairs joined, and lone surrogates and NUL replaced."""
+    if text.isascii() and "\0" not in text or not _UNSENDABLE.search(text):
+        return text
+    joined = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    return _UNSENDABLE.sub(REPLACEMENT, joined)
+
+
+def sendable_json(value: Any) -> Any:
+    """Return a JSON value with all texts, names of fields included, made sendable."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, dict):
+        return {sendable(name): sendable_json(item) for name, item in value.items()}
+    return [sendable_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def visible(text: str) -> str:
+    """Return the sendable text; `STAND_IN` for one without a visible character."""
+    return sendable(text) if text.strip() else STAND_IN

@@ -144,41 +144,25 @@ def write_items(message: Message) -> list[Json]:
 def _item(part: Part) -> list[Json]:
     match part:
         case ToolCall():
-            return [_call_item(part)]
+            extra = dict(part.extra)
+            kind, field = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
+            named = {"type": kind, "call_id": part.id, "name": part.name}
+            return [named | {field: extra.pop("arguments", part.arguments)} | extra]
         case ToolResult():
-            return [_output_item(part)]
-        case ThinkingPart():
-            return _reasoning_item(part)
+            content = part.content
+            output: Any = content if isinstance(content, str) else [_part(inner, "user") for inner in content]
+            kind = "custom_tool_call_output" if part.custom else "function_call_output"
+            return [{"type": kind, "call_id": part.call_id, "output": output} | part.extra]
+        case ThinkingPart() if part.extra or part.opaque is not None:
+            opaque = {} if part.opaque is None else {"encrypted_content": part.opaque}
+            return [{"type": "reasoning", "summary": [], **opaque} | part.extra]
         case UnknownPart():
             return [dict(part.value)]
-    return []
+    return []  # a thought of another format, which the provider would refuse
 
 
 def _without(fields: Json, name: str) -> Json:
     return {key: value for key, value in fields.items() if key != name}
-
-
-def _call_item(call: ToolCall) -> Json:
-    extra = dict(call.extra)
-    arguments = extra.pop("arguments", call.arguments)
-    if call.custom:
-        return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": arguments} | extra
-    return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments} | extra
-
-
-def _output_item(result: ToolResult) -> Json:
-    content = result.content
-    output: Any = content if isinstance(content, str) else [_part(part, "user") for part in content]
-    kind = "custom_tool_call_output" if result.custom else "function_call_output"
-    return {"type": kind, "call_id": result.call_id, "output": output} | result.extra
-
-
-def _reasoning_item(thought: ThinkingPart) -> list[Json]:
-    """Return a thought as an item; none for a thought of another format, which the provider would refuse."""
-    if not thought.extra and thought.opaque is None:
-        return []
-    opaque = {} if thought.opaque is None else {"encrypted_content": thought.opaque}
-    return [{"type": "reasoning", "summary": [], **opaque} | thought.extra]
 
 
 def _part(part: Part, role: Role) -> Any:

@@ -1,10 +1,5 @@
 """Facts of a reply read from its stream: id, model, token usage, end, error.
 
-    facts = StreamFacts()
-    for event in read_events(chunks):
-        read_event("chat", facts, event)
-    facts.ended, facts.usage
-
 The text is not assembled, so a proxy can read the facts of a stream that it forwards at little cost.
 """
 

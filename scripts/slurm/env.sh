@@ -1,4 +1,4 @@
-# What every script of this folder begins with: the software of your cluster, then the Python that has R2V.
+# Sourced first by every script of this folder: loads your cluster's software, then the Python that has R2V.
 # Edit here, once; the scripts themselves need no change (their headers: `r2v cluster set profile=... gpu=...`).
 
 # module load cuda/12.1

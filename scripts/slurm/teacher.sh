@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a teacher's server asks for (teacher.engine=job). Stages submit it by themselves; it ends when none asks.
+# The job of a teacher's server (teacher.engine=job). Stages submit it themselves; it ends when none sends requests.
 #SBATCH --job-name=teacher
 #SBATCH --partition=gpu
 #SBATCH --gres=gpu:a100:1

@@ -1,4 +1,4 @@
-"""The weights that ship with R2V are those that results name, by whatever name they are asked for."""
+"""The weights shipped with R2V are those that results name, whatever name they are loaded by."""
 
 from __future__ import annotations
 

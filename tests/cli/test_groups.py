@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def completed(script: str, *words: str, folder: Path) -> set[str]:
-    """What bash offers for the last of the words, in a folder."""
+    """Return bash's completions of the last word, in a folder."""
     (folder / "r2v.bash").write_text(script)
     program = """
         source ./r2v.bash

@@ -1,4 +1,4 @@
-"""`r2v providers status | reconcile | forget | ledger`, on journals that the emulator's batches left and others."""
+"""`r2v providers status | reconcile | forget | ledger`, on journals of the emulator's batches and others."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_a_batch_whose_results_are_archived_is_given_up_alone(
         assert main(["providers", "status", "run-1"]) == 0
         shown = capsys.readouterr().out
         assert f"open  {batch}: ended, its results not all read; 0 of 3 requests have a result" in shown
-        reserved = read_journal(RUN).state.reserved
+        reserved = read_journal(RUN).reserved
         assert main(["providers", "forget", batch]) == 0
         assert "3 of its 3 requests have no answer and are asked anew" in capsys.readouterr().out
-        state = read_journal(RUN).state
+        state = read_journal(RUN)
         assert not state.batches and state.lost_usd == pytest.approx(reserved) and reserved > 0
         said = play(provider, RUN, count=3, turns=1)
         assert all("conversation" in turns[0] for turns in said)
@@ -106,10 +106,10 @@ def test_a_line_that_is_being_written_is_not_read(monkeypatch: pytest.MonkeyPatc
     with Emulator(lifecycle=Lifecycle(polls=1)) as emulator:
         point_to(emulator, monkeypatch)
         play("openai", RUN, count=2, turns=1)
-    paid = read_journal(RUN).state.spent
+    paid = read_journal(RUN).spent
     with (RUN / "journal.jsonl").open("a") as file:
         file.write(json.dumps({"row": "call", "id": "x", "usd": 1.0})[:-3])
-    assert read_journal(RUN).state.spent == paid > 0
+    assert read_journal(RUN).spent == paid > 0
 
 
 def test_the_table_holds_what_is_closed_gone_and_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

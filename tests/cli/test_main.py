@@ -1,4 +1,4 @@
-"""The one door, as a shell sees it: an exit code, one line on stderr, and never a traceback."""
+"""The `r2v` command in a shell: an exit code, one line on stderr, and never a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from r2v import __version__
 from r2v.cli.main import build_parser, main, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import COMMANDS
 from r2v.pipeline.rows import Command
@@ -59,7 +59,7 @@ def r2v(tmp_path: Path) -> Shell:
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The last line on stderr is R2V's, says these words, and no traceback came before it."""
+    """Require this exit code, and these words in R2V's last line on stderr, without a traceback before it."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
@@ -165,7 +165,7 @@ def test_an_empty_result_is_4(r2v: Shell) -> None:
 
 
 def test_a_full_disk_is_5_and_what_was_there_is_kept(r2v: Shell, tmp_path: Path) -> None:
-    """A file may not grow beyond 24 KiB: the disk refuses in the middle of the run, which is continued later."""
+    """A file may not grow beyond 24 KiB: the disk refuses in the middle of the run, which is resumed later."""
     words = ["collect", "--overrides", *SMALL]
     refused(r2v(*words, prefix=["bash", "-c", 'ulimit -f 24; exec "$@"', "bash"]), 5, "cannot write", "File too large")
     [run] = DataRegistry(tmp_path / "data").query()
@@ -203,7 +203,7 @@ def test_a_signal_is_75_and_the_same_command_continues(r2v: Shell, tmp_path: Pat
     assert done.returncode == 0 and "collection resumed" in done.stderr
     [again] = DataRegistry(tmp_path / "data").query()
     assert (again.run_id, again.status) == (run.run_id, "done")
-    ids = [episode.episode_id for episode in read_episodes(again.output_dir / "trajectories.jsonl")]
+    ids = [episode.episode_id for episode in list(StoredEpisodes(again.output_dir / "trajectories.jsonl"))]
     assert len(ids) == len(set(ids)) == again.n_episodes > run.n_episodes > 0
 
 
@@ -299,7 +299,7 @@ def _options(parser: argparse.ArgumentParser, name: str = "r2v") -> Iterator[tup
 
 
 def _said_too_little(action: argparse.Action) -> str:
-    """The fault of an option's help, if it has one."""
+    """Return the fault of an option's help; "" if it has none."""
     if not action.help:
         return "no help"
     if action.nargs == 0 or not action.option_strings:
@@ -318,7 +318,7 @@ def test_every_option_says_what_it_means_and_what_it_is_without_it() -> None:
 
 
 def _counted(parser: argparse.ArgumentParser) -> int:
-    """Options of a parser and of its commands, hidden ones too, but for the help."""
+    """Return the number of options of a parser and its commands, hidden ones too, without --help."""
     count = 0
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -329,7 +329,7 @@ def _counted(parser: argparse.ArgumentParser) -> int:
 
 
 def test_there_are_at_most_240_options() -> None:
-    """Whatever is a configuration key is set by --overrides."""
+    """Configuration keys need no options: --overrides sets them."""
     assert _counted(build_parser()) <= 240
 
 
@@ -359,7 +359,7 @@ def test_a_stage_reads_its_line_as_the_whole_command_line_does(row: Command) -> 
 
 TYPED = {"cpu_partition", "train_policy", "game_judge", "claude_opus", "claude_sonnet", "claude_haiku", "gpt4o_mini"}
 TYPED |= {"gpt4_turbo", "api_key_env", "run_003", "run_007"}
-"""Values and one setting with an underscore, which a user types as they are."""
+"""Values and one setting with an underscore, which a user types unchanged."""
 
 
 def _helps(parser: argparse.ArgumentParser) -> Iterator[str]:

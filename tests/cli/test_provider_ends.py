@@ -1,6 +1,6 @@
 """Every defined end of a run by a provider, typed as a user types it: the line, the exit code, and the bill.
 
-Where an end can be mended, the same command follows with the cause gone: it ends with 0, and nothing is billed twice.
+If the cause can be removed, the same command follows without it: it ends with 0, and nothing is billed twice.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ ADDRESS = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """What goes wrong, and how the run is to end."""
+    """A fault, and the expected end of the run."""
 
     code: int
     line: str
-    """Stands in the last line of the log."""
+    """Pattern in the last line of the log."""
     providers: tuple[str, ...] = ("openai", "anthropic")
     faults: tuple[Fault, ...] = ()
     address: str | None = None
-    """Of the endpoint; {port}: one that nobody listens at. None: the emulator's."""
+    """Address of the endpoint; {port}: a dead one. None: the emulator's."""
     words: tuple[str, ...] = ()
     billed: tuple[int, int] = (0, 0)
     """Requests that are paid by then, at least and at most."""
     mended: bool = True
-    """Whether the same command ends well once the cause is gone."""
+    """True if the same command ends well without the cause."""
 
 
 CALLS, BATCHES = "teacher.mode=concurrent", "teacher.mode=batch"
@@ -113,7 +113,7 @@ ENDS = {
 CENT = 1e-8
 """USD by which sums of rounded figures may differ."""
 CALL_BEFORE = digest("preflight").hex()[:16]
-"""The conversation that the call before a run says it is."""
+"""Conversation id of the preflight call."""
 RETIRED = {"openai": "gpt-4-turbo", "anthropic": "claude-3-5-haiku"}
 CASES = [pytest.param(name, one, id=f"{name}-{one}") for name, end in ENDS.items() for one in end.providers]
 
@@ -122,7 +122,7 @@ Typed = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """`r2v collect` in a project; its exit code and what it said."""
+    """Return a function that runs `r2v collect` in a project; its exit code and output."""
     monkeypatch.chdir(tmp_path)
 
     def collect(provider: str, *words: str) -> tuple[int, str]:
@@ -139,13 +139,13 @@ def sent_to(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def booked(project: Path) -> float:
-    """USD that the project's ledger holds as spent or perhaps spent."""
+    """Return the USD that the project's ledger holds as spent or perhaps spent."""
     return sum(entry.usd for entry in ProjectLedger(project).entries())
 
 
 def priced(bills: Sequence[Bill], provider: str) -> tuple[float, float]:
-    """USD that the provider's own bills come to: with all that was written to a prompt cache at the price of its
-    shorter, and of its longer life, which bills do not tell."""
+    """Return the USD of the provider's own bills: with everything written to a prompt cache at the price of its shorter
+    and of its longer life, which bills do not tell apart."""
     rate = rate_of(provider, MODELS[provider])
     usd = dict.fromkeys(("write_5m", "write_1h"), 0.0)
     for bill in bills:
@@ -169,7 +169,7 @@ def test_a_run_ends_as_it_is_defined_to(
     ):
         sent_to(emulator, monkeypatch)
         if end.address is not None:
-            taken.bind(("127.0.0.1", 0))  # and nobody listens: a connection is refused
+            taken.bind(("127.0.0.1", 0))  # without a listener: a connection is refused
             monkeypatch.setenv(ADDRESS[provider], end.address.format(port=taken.getsockname()[1]))
         code, said = typed(provider, *words)
         bills = emulator.ledger().bills
@@ -214,7 +214,7 @@ def test_an_archived_batch_is_given_up_alone(
 
 @pytest.mark.parametrize("provider", MODELS)
 def test_an_outage_in_the_middle_is_ridden_out(provider: str, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of seconds, or (whole suites) of more than eight minutes: looks are 1, 2, 4 ... 60 seconds apart."""
+    """Of seconds, or (whole suites) of more than eight minutes: pings are 1, 2, 4 ... 60 seconds apart."""
     looks = 10 if trust.whole_suites else 1
     away = Fault("503", on=provider, at=tuple(range(6, 6 + 4 + looks)))
     with Emulator(answer="desk", faults=[away]) as emulator:

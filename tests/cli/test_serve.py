@@ -102,7 +102,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def without_train(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where nothing of the extra [train] is installed."""
+    """Run a command without the packages of the extra [train]."""
     return subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, check=False)
 
 

@@ -1,4 +1,4 @@
-"""`r2v webarena` and `check-env`: what is told, and where they end."""
+"""`r2v webarena` and `check-env`: their output and exit codes."""
 
 from __future__ import annotations
 

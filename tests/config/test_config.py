@@ -1,4 +1,4 @@
-"""Content of a section: what decides results is in it, whichever way it was written, and removed keys are too."""
+"""Identity of a section: it holds every setting that decides results, in whatever spelling, and removed keys too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_rule_of_elision_is_named_where_contexts_may_be_too_long(policy: Pol
 
 
 def test_removed_keys_stay_in_fingerprints() -> None:
-    """The artifacts that were made when there was a choice keep their names."""
+    """The artifacts of versions with these keys keep their names."""
     content = identity(load(None).preference)
     assert {"method": "dpo", "rehearsal": 0.0, "max_similarity": 0.95}.items() <= content.items()
     assert not REMOVED_KEYS.keys() & set(keys())

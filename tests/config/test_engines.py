@@ -1,4 +1,4 @@
-"""Which engine answers is part of what a stage that plays makes, and of nothing that is trained."""
+"""The inference engine is part of the fingerprint of stages that play, and of no training."""
 
 from __future__ import annotations
 

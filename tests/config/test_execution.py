@@ -1,4 +1,5 @@
-"""How many threads step worlds: of the job's CPUs for worlds that compute, one a conversation for worlds that wait."""
+"""Threads that step environments: the job's CPUs for environments that compute, one per conversation for those that
+wait."""
 
 from __future__ import annotations
 

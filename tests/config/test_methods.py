@@ -1,4 +1,4 @@
-"""Ablations as data: every row can be made of what the file says, and the page describes rows as the file does."""
+"""Ablations as data: every row follows from the file, and the page describes the same rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from r2v.config.methods import METHODS, registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "ablations.md"
 REMOVED = {"dagger", "rft"}
-"""Rows of the results whose code has left the package; the page says so."""
+"""Rows of the results whose code was removed from the package, as the page says."""
 
 
 @pytest.mark.parametrize("name", registry().rows)

@@ -1,4 +1,4 @@
-"""The teacher's endpoint: what is accepted, what a fingerprint holds of it."""
+"""The teacher's endpoint: its accepted settings, and those in its fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: what they set, who wins over them, and which one a model is given by its size."""
+"""Profiles: their settings, the precedence over them, and the profile for a model's size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from r2v.memory.model_registry import MODEL_CONFIGS
 from r2v.memory.models import counted
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.profile_of_model import configured, require_settings
+from r2v.memory.report import plan_stages
 from r2v.memory.sizes import parse_size
-from r2v.memory.stage_table import plan_stages
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.jobs_to_do import require_worlds
@@ -30,7 +30,7 @@ LARGEST = {
     "qlora-8b": "Qwen/Qwen3-14B",
     "full-1b": "meta-llama/Llama-3.2-3B",
 }
-"""A large model of those that each profile is meant for."""
+"""A large model for each profile."""
 
 
 def test_the_default_is_tiny_and_as_it_was() -> None:
@@ -115,7 +115,7 @@ def test_a_model_that_no_profile_is_made_for_is_refused() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_stage_of_a_profile_fits_its_card(name: str) -> None:
-    """With the largest model that it is meant for, or one near that size."""
+    """With the largest model of the profile, or one near that size."""
     profile = PROFILES[name]
     config = load(None, [f"profile={name}", f"policy.model_name={LARGEST[name]}"])
     card = Machine(memory=parse_size(profile.card))

@@ -1,6 +1,6 @@
-"""Every key has a range or a rule, and the reference says the one that is enforced.
+"""Every key has a range or a rule, and the reference states the enforced one.
 
-python -m tests.config.test_reference        # write the tables of docs/configuration.md anew
+python -m tests.config.test_reference        # write the tables of docs/configuration.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS = {row.key: row for row in reference()}
 
 
 def bare(base: Any, constraints: tuple[Any, ...]) -> list[str]:
-    """What of a field's type has no rule that bounds it."""
+    """Return the parts of a field's type that no rule bounds."""
     if (
         typing.get_origin(base) is Literal
         or base is bool
@@ -48,7 +48,7 @@ def bare(base: Any, constraints: tuple[Any, ...]) -> list[str]:
 
 
 WEIGHTS = "hierarchical.rewards"
-"""The only list that may hold a value twice, and be of any length but that of the turns, which is checked."""
+"""The only list that may hold a value twice; its length must be the number of turns, which is checked."""
 
 
 def test_every_field_has_a_range_or_a_rule() -> None:
@@ -56,7 +56,7 @@ def test_every_field_has_a_range_or_a_rule() -> None:
 
 
 def test_there_are_at_most_290_keys() -> None:
-    """A constant that nobody changes stands beside its code; a key that is not set in most projects has to earn it."""
+    """A constant that is never changed belongs in the code; a key must be useful in most projects."""
     of_mappings = [hint for _, base, _ in declared(Config) for hint in typing.get_args(base)]
     inside = [
         key for hint in of_mappings if dataclasses.is_dataclass(hint) for key in declared(typing.cast(type, hint))

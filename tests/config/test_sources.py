@@ -1,4 +1,4 @@
-"""What a user types in YAML or after --overrides: read as it is meant, or refused in one line that names it."""
+"""Values in YAML or after --overrides: read with the intended type, or refused in one line that names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML is read in one way wherever R2V reads it, and written so that readers of YAML 1.1 and of 1.2 agree."""
+"""YAML has one reader in R2V, and is written so that readers of YAML 1.1 and of 1.2 agree."""
 
 from __future__ import annotations
 
@@ -88,11 +88,12 @@ WORDS = (
 )
 AWKWARD = ("null", "~", "-_", "<<", "=", ".inf", ".nan", "nan", "inf", ".", "-", "a,b", "#c", "x'y", "...", "---")
 PLAIN = re.compile(r"[\w.+]([\w.+:-]*[\w.+-])?|-[\w.+]+")
-"""Text that stands without quotes in a list, whatever it is read as."""
+"""Text that needs no quotes in a list, whatever its type."""
 
 
 def scalars(count: int) -> list[str]:
-    """Scalars without quotes: numbers of every base, times, dates, versions and words, right and nearly right."""
+    """Return scalars without quotes: numbers of every base, times, dates, versions and words, right and nearly
+    right."""
     draw = random.Random(35)
     parts = ["0", "00", "1", "59", "2026", "1e", "E-", "0x", "0o", "b", "f", "on", "_", ".", ":", "-", "+", "a"]
     drawn = dict.fromkeys(word for word in WORDS if PLAIN.fullmatch(word))

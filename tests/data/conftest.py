@@ -41,7 +41,7 @@ def _play(
 
 @pytest.fixture
 def quick_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one, for tests that sync thousands of times."""
+    """Yield a folder in memory if there is one, for tests that sync thousands of times."""
     if not Path("/dev/shm").is_dir():
         yield tmp_path
         return
@@ -51,5 +51,5 @@ def quick_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def play() -> Callable[..., Episode]:
-    """Make an episode of the given task, seed and actions."""
+    """Return a function that makes an episode of the given task, seed and actions."""
     return _play

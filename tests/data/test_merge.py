@@ -12,7 +12,7 @@ import pytest
 
 from r2v.data.episode import Episode
 from r2v.data.merge import Source, merge, unique
-from r2v.data.store import read_episodes, write_episodes
+from r2v.data.store import StoredEpisodes, write_episodes
 from r2v.errors import InputError, UsageError
 from r2v.storage.files import content_sha256
 
@@ -38,7 +38,7 @@ def meta(path: Path) -> dict[str, object]:
 
 @pytest.fixture
 def two(tmp_path: Path, play: Play) -> tuple[Source, Source]:
-    """Two runs that share one episode."""
+    """Make two runs that share one episode."""
     shared = {"task": "t1", "actions": ("go",)}
     a = [play(**shared, run_id="a"), play("t2", run_id="a")]
     b = [play(**shared, run_id="b", seed=5), play("t3", run_id="b"), play("t2", run_id="b", actions=("other",))]
@@ -72,7 +72,7 @@ def test_merge_is_idempotent_and_independent_of_order(tmp_path: Path, two: tuple
         paths[0].with_name("0.out.jsonl.meta.json").read_bytes()
         == paths[1].with_name("1.out.jsonl.meta.json").read_bytes()
     )
-    forward, backward = ({e.dedup_key for e in read_episodes(path)} for path in (paths[0], paths[2]))
+    forward, backward = ({e.dedup_key for e in list(StoredEpisodes(path))} for path in (paths[0], paths[2]))
     assert forward == backward
     merge([Source(run_id="merged", path=paths[0])], paths[3])
     assert paths[3].read_bytes() == paths[0].read_bytes()
@@ -89,13 +89,13 @@ def test_ids_stay_unique_whatever_the_order(tmp_path: Path, two: tuple[Source, S
 
 def test_without_deduplication_everything_stays_under_ids_of_its_own(tmp_path: Path, play: Play) -> None:
     sources = [source(tmp_path, name, [play()]) for name in "abc"]
-    merged = read_episodes(merge(sources, tmp_path / "out.jsonl", deduplicate=False).path)
+    merged = list(StoredEpisodes(merge(sources, tmp_path / "out.jsonl", deduplicate=False).path))
     assert len({e.episode_id for e in merged}) == len(merged) == 3
 
 
 def test_perturbed_twins_and_equal_actions_elsewhere_survive(tmp_path: Path, play: Play) -> None:
     episodes = [play(), play("t2"), play(perturbation_seed=1), play(perturbation_seed=2)]
-    assert read_episodes(merge([source(tmp_path, "a", episodes)], tmp_path / "out.jsonl").path) == episodes
+    assert list(StoredEpisodes(merge([source(tmp_path, "a", episodes)], tmp_path / "out.jsonl").path)) == episodes
 
 
 @pytest.mark.parametrize(("keep", "winners"), [("first", ["a", "a", "a"]), ("best", ["b", "b", "a"])])
@@ -108,7 +108,7 @@ def test_which_duplicate_stays(tmp_path: Path, play: Play, keep: str, winners: l
         )
 
     sources = [run("a", (False, 0.9), (True, 0.5), (True, 1.0)), run("b", (True, 0.0), (True, 0.6), (True, 1.0))]
-    merged = read_episodes(merge(sources, tmp_path / "out.jsonl", keep=keep).path)  # type: ignore[arg-type]
+    merged = list(StoredEpisodes(merge(sources, tmp_path / "out.jsonl", keep=keep).path))  # type: ignore[arg-type]
     assert [e.metadata.run_id for e in sorted(merged, key=lambda e: e.metadata.task_id)] == winners
 
 
@@ -118,9 +118,9 @@ def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
 
 
 def test_unique_is_the_merge_without_a_file(tmp_path: Path, two: tuple[Source, Source]) -> None:
-    together = [e for s in two for e in read_episodes(s.path)]
+    together = [e for s in two for e in list(StoredEpisodes(s.path))]
     assert [e.dedup_key for e in unique(together)] == [
-        e.dedup_key for e in read_episodes(merge(two, tmp_path / "out.jsonl").path)
+        e.dedup_key for e in list(StoredEpisodes(merge(two, tmp_path / "out.jsonl").path))
     ]
 
 

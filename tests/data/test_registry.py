@@ -17,7 +17,7 @@ from r2v.data import DataRegistry
 from r2v.data.episode import Episode
 from r2v.data.manifest import RUN_ID, read_manifest
 from r2v.data.run import RunHandle
-from r2v.data.store import read_episodes, write_episodes
+from r2v.data.store import StoredEpisodes, write_episodes
 from r2v.errors import EnvironmentFault, InputError, Interrupted, LeaseConflict, UsageError
 from r2v.storage.files import content_sha256
 from r2v.storage.lease import Owner
@@ -41,11 +41,11 @@ COLLECT = """
 import sys, time
 from pathlib import Path
 from r2v.data import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 registry = DataRegistry(Path(sys.argv[1]))
 run = registry.begin_run(benchmark="desk", provider="scripted", model_name="m", fingerprint="f", config={},
                          run_id=sys.argv[3])
-for episode in read_episodes(Path(sys.argv[2])):
+for episode in StoredEpisodes(Path(sys.argv[2])):
     run.store.append(episode)
 print("collected", flush=True)
 time.sleep(600)
@@ -53,7 +53,7 @@ time.sleep(600)
 
 
 class Clock:
-    """A clock that moves a second whenever it is looked at."""
+    """A clock that moves a second at each reading."""
 
     def __init__(self) -> None:
         self.time = NOON
@@ -182,7 +182,7 @@ def test_hazard5_resume_equals_an_uninterrupted_run(registry: DataRegistry, play
                 run.store.append(episode)
         resumed = run.finish(expected=20)
     assert resumed.status == "done" and resumed.data_sha256 == whole.data_sha256
-    assert read_episodes(resumed.trajectories) == grid
+    assert list(StoredEpisodes(resumed.trajectories)) == grid
 
 
 def test_hazard5_another_fingerprint_is_refused_unless_forced(registry: DataRegistry, play: Play) -> None:
@@ -323,7 +323,8 @@ def test_episodes_that_are_broken_in_an_unfinished_run_stop_no_other_run(
 def test_many_runs_are_listed_without_writing_the_index_for_each(
     quick_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written grows with the runs; a journal holds what is not in the index yet, and goes in at the end."""
+    """Written bytes grow with the runs; a journal holds the entries that are not in the index yet, and is merged at the
+    end."""
     from r2v.data import registry as module
 
     monkeypatch.setattr(module, "_SMALL", 2_000)

@@ -1,4 +1,4 @@
-"""Schema validation: what a file holds is of the type that its field declares, or it is refused with its path."""
+"""Schema validation: a value of another type than its field declares is refused with its path."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r2v.data.episode import Episode, to_line
-from r2v.data.store import TrajectoryStore, mend_tail, read_episodes, write_episodes
+from r2v.data.store import StoredEpisodes, TrajectoryStore, mend_tail, write_episodes
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict
 from tests.trust import drawn
 
@@ -30,7 +30,7 @@ with store.exclusive():
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """Mount a file system of one megabyte."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "r2v-test", str(tmp_path)]
     told = subprocess.run(mount, capture_output=True, text=True, check=False)
     if told.returncode:
@@ -47,7 +47,7 @@ def test_append_then_read_gives_the_same(tmp_path: Path, play: Play) -> None:
         for episode in episodes[:3]:
             store.append(episode)
     store.append(episodes[3])
-    assert list(store.iter_episodes()) == read_episodes(store.path) == episodes
+    assert list(store.iter_episodes()) == list(StoredEpisodes(store.path)) == episodes
     assert len(store) == 4
     assert store.done_keys() == {("t1", 1, None), ("t1", 1, 3), ("t1", 2, None), ("t1", 2, 3)}
     assert list(store.path.parent.iterdir()) == [store.path]
@@ -98,7 +98,7 @@ def test_cut_episode_is_collected_again_once(tmp_path: Path, play: Play) -> None
         for episode in wanted:
             if (episode.metadata.task_id, episode.metadata.seed, None) not in done:
                 store.append(episode)
-    assert read_episodes(store.path) == wanted
+    assert list(StoredEpisodes(store.path)) == wanted
 
 
 @pytest.mark.parametrize("torn", [b"\0" * 5000, b"\0" * 40 + b"\n" + b"\0" * 9, b'{"a":', b"\xc3", b"12\n"])
@@ -130,18 +130,18 @@ def test_a_file_that_was_never_a_store_is_left_alone(tmp_path: Path, play: Play)
 def test_bad_input_names_file_and_line(tmp_path: Path, play: Play) -> None:
     path = tmp_path / "t.jsonl"
     with pytest.raises(InputError, match=r"t\.jsonl: no such"):
-        read_episodes(path)
+        list(StoredEpisodes(path))
     path.touch()
     with pytest.raises(InputError, match="empty"):
-        read_episodes(path)
+        list(StoredEpisodes(path))
     path.write_text(f"{to_line(play())}\n{{}}\n{to_line(play())}\n")
     with pytest.raises(InputError, match=r"t\.jsonl:2: not an episode"):
-        read_episodes(path)
+        list(StoredEpisodes(path))
     path.write_text(f"{to_line(play())}\n{to_line(play())[:-9]}")
     with pytest.raises(InputError, match=r"t\.jsonl:2: the file is cut"):
-        read_episodes(path)
+        list(StoredEpisodes(path))
     path.write_text(f"{to_line(play())}\n{to_line(play())}")
-    assert len(read_episodes(path)) == 2
+    assert len(list(StoredEpisodes(path))) == 2
 
 
 def filled(path: Path, *limit: str) -> str:
@@ -156,14 +156,14 @@ def test_a_write_that_does_not_fit_is_one_fault_and_no_half_line(tmp_path: Path,
     line = path.stat().st_size
     assert f"{EnvironmentFault.__name__}: cannot write {path}" in filled(path, str(limit))
     assert path.stat().st_size == limit // line * line
-    assert all(episode == play() for episode in read_episodes(path))
+    assert all(episode == play() for episode in list(StoredEpisodes(path)))
 
 
 def test_full_disk_leaves_every_line_readable(small_disk: Path, play: Play) -> None:
     path = small_disk / "t.jsonl"
     write_episodes(path, [play(text="x" * 10_000)])
     assert "cannot write" in (told := filled(path)) and "No space left" in told
-    assert len(read_episodes(path)) > 20
+    assert len(list(StoredEpisodes(path))) > 20
     with pytest.raises(EnvironmentFault):
         write_episodes(path, [play(text="y" * 900_000)])
-    assert len(read_episodes(path)) > 20
+    assert len(list(StoredEpisodes(path))) > 20

@@ -1,4 +1,4 @@
-"""Recorded tools: read from every form that logs have, united by name, and written so that they come back the same."""
+"""Recorded tools: read from every form of the logs, united by name, and restored unchanged after writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages for readers, and what stands in them: commands, Python and YAML in fenced blocks, in their order."""
+"""The pages for readers, and their contents: commands, Python and YAML in fenced blocks, in their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(path for path in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")))
 PLACEHOLDER = re.compile(r"<[\w ]+>|\.\.\.|\u2026")
-"""What a reader is to fill in."""
+"""Placeholders for the reader's own values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +23,13 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The command lines of a shell block: continuations joined, comments left out."""
+        """Return the command lines of a shell block: continuations joined, comments left out."""
         lines = [line.strip() for line in self.text.replace("\\\n", " ").splitlines()]
         return [shlex.join(words) for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order; "sh" and "console" are shell blocks too."""
+    """Return the fenced blocks of a page, in order; "sh" and "console" are shell blocks too."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S)
     languages = {"sh": "bash", "console": "bash"}
     name = page.relative_to(REPOSITORY).as_posix()
@@ -37,5 +37,5 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def spans_of(page: Path) -> list[str]:
-    """The code spans of a page, outside its fenced blocks."""
+    """Return the code spans of a page, outside its fenced blocks."""
     return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S))

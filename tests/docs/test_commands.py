@@ -1,9 +1,9 @@
 """Every command in a shell block of a page is run, page by page from top to bottom, in a checkout of its own.
 
 `r2v` runs in this process, scripts in another; sbatch and its kin are those of tests/slurm/fake, the providers are the
-emulator's.
-Three tables say what differs from the page: STAND_INS makes a command small, EXITS names the codes other than 0 that a
-page's command may end with, ELSEWHERE names what is not run here, and the test that runs it or why none can.
+emulator's. Three tables list the differences from the page: STAND_INS makes a command small, EXITS names the codes
+other than 0 that a page's command may end with, ELSEWHERE names the commands that are not run here, and the test that
+runs each or the reason why none can.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN_MODEL = (
 )
 STAND_INS = (
     (r"--num-episodes (?!140)\d+", "--num-episodes 2"),
-    (r"--num-episodes 140", "--num-episodes 6"),  # of fewer tasks no router can be imputed
+    (r"--num-episodes 140", "--num-episodes 6"),  # with fewer tasks no router can be imputed
     (r"num_epochs=10", "num_epochs=1"),
     (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
@@ -60,20 +60,20 @@ STAND_INS = (
     (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --overrides poll_seconds=0.05 figures=[]"),
     (r"(r2v game run .*) --replicates \d+", r"\1 --replicates 1"),
 )
-"""What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
+"""Replacements in a command, so that it takes a second instead of hours and finds the emulator."""
 
 BEFORE = {
     "interchange.md": (
-        "r2v collect --overrides data.num_episodes=6 data.seeds=[1]",  # of fewer tasks no router can be imputed
+        "r2v collect --overrides data.num_episodes=6 data.seeds=[1]",  # with fewer tasks no router can be imputed
         "r2v export chat.jsonl --trajectories RUN",
     ),
     "slurm-failures.md": ("bash run_all.sh desk",),
     "your-own-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
 }
-"""What a page takes for granted: trajectories to train on, a chain in the queue."""
+"""Preconditions of a page: trajectories to train on, a chain in the queue."""
 
 FILES = {"adding-a-benchmark.md": "shop.py"}
-"""Pages whose first block of Python a reader is told to put into a file."""
+"""Pages whose first block of Python the reader saves as a file."""
 
 EXITS = {"r2v logs bc": {3}}
 """Commands that end with another code than 0 here: a job that is still queued has no log."""
@@ -206,7 +206,7 @@ ELSEWHERE = {
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
     "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
 }
-"""What is not run here: the test that does, as file::name, or the reason why none can."""
+"""Commands that are not run here: the test that runs each, as file::name, or the reason why none can."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Checkout:
     root: Path
 
     def small(self, command: str) -> str:
-        """The command with its stand-ins, the newest run in the place of RUN, a game's job in that of JOB."""
+        """Return the command with its stand-ins; the newest run replaces RUN, a game's job JOB."""
         for pattern, instead in STAND_INS:
             command = re.sub(pattern, instead, command)
         for job in (self.root / "results" / "batch_jobs").glob("*"):
@@ -225,7 +225,7 @@ class Checkout:
         return command.replace(" RUN", f" {runs[-1]}") if runs else command
 
     def run(self, command: str) -> tuple[int, str]:
-        """Exit code and output of a command."""
+        """Return exit code and output of a command."""
         words = shlex.split(os.path.expandvars(command))
         with standing_in(self.root), through(FakeInProcess()), redirect_stdout(StringIO()) as printed:
             if words[0] == "export":
@@ -239,7 +239,7 @@ class Checkout:
 
 
 def any_answer(question: EmulatedRequest) -> str:
-    """A player of the Secret Game where a secret is at stake, else the desk's expert."""
+    """Return the answer of a player of the Secret Game if a secret is at stake, else of the desk's expert."""
     return (game if "secret" in question.messages[0].content else load_answer("desk"))(question)
 
 
@@ -252,7 +252,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> Checkout:
-    """Scripts, configurations and examples; `python` and `r2v` are those of these tests."""
+    """Make a checkout with scripts, configurations and examples; `python` and `r2v` are those of these tests."""
     root = tmp_path / "clone"
     for name in ("scripts", "configs", "examples", "benchmarks"):
         shutil.copytree(REPOSITORY / name, root / name)
@@ -309,8 +309,8 @@ def test_what_is_not_run_here_has_its_test_or_its_reason() -> None:
 
 
 def python_blocks() -> list[Block]:
-    """Of every page but three: library.md, whose blocks are the cells of one notebook, and those whose block asks a
-    served bundle. Tests of their own run these."""
+    """Return the Python blocks of every page but three: library.md, whose blocks are the cells of one notebook, and
+    those whose block asks a served bundle. They have tests of their own."""
     pages = (page for page in PAGES if page.name not in ("library.md", "README.md", "quickstart-serve.md"))
     return [block for page in pages for block in blocks_of(page) if block.language == "python"]
 

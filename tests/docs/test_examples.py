@@ -1,4 +1,5 @@
-"""The examples of a benchmark, a teacher and a routed policy: what they print was played, and plays again."""
+"""The examples of a benchmark, a teacher and a routed policy: their printed output comes from real episodes, which
+replay."""
 
 from __future__ import annotations
 

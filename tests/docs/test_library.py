@@ -1,4 +1,4 @@
-"""docs/library.md: its Python is run as it stands, in a notebook's way: in a loop that runs already."""
+"""docs/library.md: its Python runs unchanged, as in a notebook: in an event loop that is already running."""
 
 from __future__ import annotations
 

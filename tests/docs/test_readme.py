@@ -1,4 +1,4 @@
-"""README.md: short, its links hold on an index of packages too, and its Python asks a served bundle."""
+"""README.md: short, its links hold on a package index too, and its Python asks a served bundle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_is_short_and_the_changelogs_section_too() -> None:
 
 
 def test_every_link_is_absolute_and_leads_to_a_file_that_is_here() -> None:
-    """The long description of a package is shown on an index, where a relative link leads nowhere."""
+    """The long description of a package is shown on an index, where a relative link is broken."""
     links = re.findall(r'\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)"', TEXT)
     addresses = [first or second for first, second in links]
     assert addresses and all(address.startswith("https://") for address in addresses)

@@ -1,4 +1,4 @@
-"""The built site: the search finds the page that answers, and no page asks another host for anything."""
+"""The built site: a search finds the page with the answer, and no page fetches anything from another host."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.docs.pages import REPOSITORY
 from tests.envs.browser import real_browser
 
 FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\ssrc(?:set)?="([^"]+)"|<link\b[^>]*\shref="([^"]+)"')
-"""What a browser fetches of a page by itself."""
+"""Addresses that a browser fetches by itself."""
 MENU = {"Start", "Results", "Use with an agent", "Pipeline", "Benchmarks", "Cluster", "Research", "Extend", "Reference"}
 
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Requests of a test are not news."""
+        """Log nothing."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The folder's address, on the loopback: the search reads its index by a request."""
+    """Yield the folder's address on the loopback: the search reads its index by a request."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

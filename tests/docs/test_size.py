@@ -1,4 +1,4 @@
-"""The page on size: its table is what the dry run prints for the shipped configuration and headers."""
+"""The page on size: its table equals the output of the dry run for the shipped configuration and headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = REPOSITORY / "docs" / "size.md"
 
 @pytest.fixture(autouse=True)
 def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page tells what a machine says that has no WebArena installed."""
+    """The page shows the output of a machine without WebArena."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
@@ -31,7 +31,7 @@ def asked_of(config: Config, *without: str) -> dict[str, Resources]:
 
 
 def test_the_tables_of_the_page_are_those_of_the_dry_run(tmp_path: Path) -> None:
-    """Where it differs, the block to paste stands in the report."""
+    """If a table differs, the report has the block to paste."""
     config = load(REPOSITORY / "configs/webarena/noisy.yaml")
     asked = asked_of(config)
     lines = estimate_lines(config, asked, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from tests.test_imports import REPOSITORY
 
 MOST_HITS = 12
-"""Files among which a reader looks."""
+"""Most files that a reader looks through."""
 WHERE = {
     "LoRA": "r2v/policy/load.py",
     "DPO loss": "r2v/policy/training/preference.py",
@@ -32,13 +32,13 @@ WHERE = {
     "budget": "r2v/llm/providers/spending/budget.py",
     "cascade": "r2v/router/escalation.py",
     "tool call": "r2v/wire/actions.py",
-    "refusal": "r2v/llm/providers/dispatch/refusals.py",
+    "refusal": "r2v/llm/providers/dispatch/verdicts.py",
 }
 
 
 @cache
 def heads() -> dict[str, str]:
-    """Module -> its name and the first paragraph of its docstring."""
+    """Return module -> its name and the first paragraph of its docstring."""
     texts = {}
     for path in sorted((REPOSITORY / "r2v").rglob("*.py")):
         head = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
@@ -47,7 +47,7 @@ def heads() -> dict[str, str]:
 
 
 def hits(term: str) -> set[str]:
-    """The files that a grep over names, heads of modules and the glossary's first column shows."""
+    """Return the files found by a grep over names, heads of modules and the glossary's first column."""
     pattern = re.compile(term.replace(" ", "[ _-]?"), re.I)
     files = {path for path, text in heads().items() if pattern.search(text)}
     for row in (REPOSITORY / "docs" / "glossary.md").read_text().splitlines():

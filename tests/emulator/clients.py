@@ -1,4 +1,4 @@
-"""The official clients, pointed at an emulator, and the few moves that tests make with them."""
+"""The official clients, pointed at an emulator, and the few calls that tests make with them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 def openai_client(emulator: Emulator, **options: Any) -> openai.OpenAI:
-    """One attempt a call, unless told otherwise."""
+    """Return a client with one attempt per call unless `options` say otherwise."""
     return openai.OpenAI(base_url=emulator.openai_url, api_key="test", **{"max_retries": 0} | options)
 
 
 def anthropic_client(emulator: Emulator, **options: Any) -> anthropic.Anthropic:
-    """One attempt a call, unless told otherwise."""
+    """Return a client with one attempt per call unless `options` say otherwise."""
     return anthropic.Anthropic(base_url=emulator.anthropic_url, api_key="test", **{"max_retries": 0} | options)
 
 
 def custom_id(i: int) -> str:
-    """The name of the i-th conversation's first question."""
+    """Return the custom_id of the i-th conversation's first question."""
     return f"run00001-c{i}-0-0"
 
 
 def body(provider: str, text: str = "hello", **more: Any) -> dict[str, Any]:
-    """A question."""
+    """Return the body of a question."""
     return {"model": MODEL[provider], "messages": [{"role": "user", "content": text}], "max_tokens": 64} | more
 
 
 def line(i: int, text: str = "hello", **more: Any) -> dict[str, Any]:
-    """A line of an OpenAI input file."""
+    """Return a line of an OpenAI input file."""
     return {
         "custom_id": custom_id(i),
         "method": "POST",
@@ -47,32 +47,32 @@ def line(i: int, text: str = "hello", **more: Any) -> dict[str, Any]:
 
 
 def upload(client: openai.OpenAI, lines: list[dict[str, Any]]) -> str:
-    """The id of an uploaded input file."""
+    """Return the id of an uploaded input file."""
     data = b"".join(json.dumps(one).encode() + b"\n" for one in lines)
     return client.files.create(file=("input.jsonl", data), purpose="batch").id
 
 
 def create_openai(client: openai.OpenAI, file_id: str, **more: Any) -> Batch:
-    """A batch of an uploaded file."""
+    """Create a batch of an uploaded file."""
     return client.batches.create(
         input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h", **more
     )
 
 
 def submit_openai(client: openai.OpenAI, n: int = 4, **more: Any) -> Batch:
-    """A batch of n questions."""
+    """Create a batch of n questions."""
     return create_openai(client, upload(client, [line(i) for i in range(n)]), **more)
 
 
 def submit_anthropic(client: anthropic.Anthropic, n: int = 4) -> MessageBatch:
-    """A batch of n questions."""
+    """Create a batch of n questions."""
     return client.messages.batches.create(
         requests=[{"custom_id": custom_id(i), "params": body("anthropic", f"hello {i}")} for i in range(n)]
     )  # type: ignore[misc]
 
 
 def finish_openai(client: openai.OpenAI, name: str) -> list[Batch]:
-    """Every look at a batch until it has ended."""
+    """Poll a batch until it has ended; return every state."""
     looks = []
     for _ in range(12):
         looks.append(client.batches.retrieve(name))
@@ -82,7 +82,7 @@ def finish_openai(client: openai.OpenAI, name: str) -> list[Batch]:
 
 
 def finish_anthropic(client: anthropic.Anthropic, name: str) -> list[MessageBatch]:
-    """Every look at a batch until it has ended."""
+    """Poll a batch until it has ended; return every state."""
     looks = []
     for _ in range(12):
         looks.append(client.messages.batches.retrieve(name))
@@ -92,25 +92,25 @@ def finish_anthropic(client: anthropic.Anthropic, name: str) -> list[MessageBatc
 
 
 def raw_openai(client: openai.OpenAI, file_id: str | None) -> bytes:
-    """The bytes of a result file."""
+    """Return the bytes of a result file."""
     assert file_id
     return client.files.content(file_id).content
 
 
 def lines_openai(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    """The lines of a result file."""
+    """Return the lines of a result file."""
     return [json.loads(one) for one in raw_openai(client, file_id).split(b"\n") if one.strip()]
 
 
 def run_openai(client: openai.OpenAI, n: int = 4) -> tuple[Batch, list[dict[str, Any]], list[dict[str, Any]]]:
-    """A batch to its end: the last look, the output lines, the error lines."""
+    """Run a batch to its end; return its last state, the output lines, and the error lines."""
     last = finish_openai(client, submit_openai(client, n).id)[-1]
     output = lines_openai(client, last.output_file_id) if last.output_file_id else []
     return last, output, lines_openai(client, last.error_file_id) if last.error_file_id else []
 
 
 def run_anthropic(client: anthropic.Anthropic, n: int = 4) -> dict[str, Any]:
-    """A batch to its end: the result of each custom_id."""
+    """Run a batch to its end; return the result of each custom_id."""
     name = submit_anthropic(client, n).id
     finish_anthropic(client, name)
     return {one.custom_id: one.result for one in client.messages.batches.results(name)}

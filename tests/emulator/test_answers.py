@@ -1,4 +1,4 @@
-"""What the emulated models say."""
+"""Answers of the emulated models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator without faults: the official clients cannot tell it from the providers' published behaviour."""
+"""The emulator without faults behaves towards the official clients as the providers publish it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a batch: what the official clients see of each."""
+"""Faults of a batch, as the official clients see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a call, of a commit and of an upload: what the official clients see of each."""
+"""Faults of a call, of a commit and of an upload, as the official clients see them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_connection_reset_before_anything_is_done(ask: Ask, name: str) -> None
     with Emulator(faults=[Fault(name, at=1)]) as emulator:
         with pytest.raises((openai.APIConnectionError, anthropic.APIConnectionError)) as failed:
             ask(emulator)
-        # One that is still sending when it comes reads an end afterwards (RemoteProtocolError).
+        # A client that is still sending when the reset comes reads an end afterwards (RemoteProtocolError).
         assert isinstance(failed.value.__cause__, (httpx2.NetworkError, httpx2.RemoteProtocolError))
         assert not emulator.ledger().bills
         ask(emulator)

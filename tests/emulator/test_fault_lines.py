@@ -1,4 +1,4 @@
-"""Faults of lines, answers and downloads: what the official clients see of each."""
+"""Faults of lines, answers and downloads, as the official clients see them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.paid import paid_ids
 
 
 def both(name: str) -> list[Fault]:
-    """The second request of each provider."""
+    """Return the fault at the second request of each provider."""
     return [Fault(name, on="openai", at=2), Fault(name, on="anthropic", at=2)]
 
 
@@ -146,7 +146,7 @@ def test_u2028_is_raw_in_the_file_and_breaks_splitlines_only() -> None:
 
 
 def ended(emulator: Emulator) -> tuple[openai.OpenAI, str, anthropic.Anthropic, str]:
-    """Both clients, OpenAI's output file, Anthropic's batch."""
+    """Yield both clients, OpenAI's output file and Anthropic's batch."""
     client, claude = openai_client(emulator), anthropic_client(emulator)
     output = finish_openai(client, submit_openai(client).id)[-1].output_file_id
     assert output is not None

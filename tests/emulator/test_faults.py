@@ -1,4 +1,4 @@
-"""When faults happen: at occasions, by probability, where `on` says; and that each of them has its test."""
+"""Occurrence of faults: at occasions, by probability, where `on` says; each of them has its test."""
 
 from __future__ import annotations
 

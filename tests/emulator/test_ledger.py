@@ -1,4 +1,4 @@
-"""A ledger outlives a killed emulator, and no file that is none is touched."""
+"""A ledger outlives a killed emulator, and a file that is no ledger is not touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator refuses what today's APIs refuse: retired and unknown names, parameters that a model does not take."""
+"""The emulator refuses the same as today's APIs: retired and unknown names, parameters that a model does not take."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refused(model: str, path: str, **more: Any) -> tuple[int, str] | None:
 def test_every_key_that_is_let_through_is_one_that_the_official_client_sends(path: str, params: type) -> None:
     sent = set(typing.get_type_hints(params)) | {"stream"}
     if path == MESSAGES:
-        sent |= {"temperature", "top_p", "top_k"}  # Anthropic's client names them no longer; its older models take them
+        sent |= {"temperature", "top_p", "top_k"}  # Anthropic's client no longer names them; its older models take them
     assert PARAMETERS[path] <= sent, PARAMETERS[path] - sent
 
 
@@ -100,7 +100,7 @@ def test_what_is_taken() -> None:
 
 
 def test_thoughts_are_billed_and_eat_the_limit() -> None:
-    """A limit that the thoughts use up leaves no text: cut, and paid."""
+    """A limit that the thoughts use up leaves no text: it is cut and paid."""
     assert thoughts("openai", "gpt-6-luna", {"reasoning_effort": "none"}) == 0 == thoughts("openai", "gpt-4o", {})
     assert 0 < thoughts("anthropic", "claude-opus-5-5", {"output_config": {"effort": "low"}}) < 300
     with Emulator(answer=lambda request: "a short answer") as emulator:

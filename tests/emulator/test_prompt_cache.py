@@ -1,4 +1,4 @@
-"""The emulated prompt caches keep conversations, for as long as each provider says, and bill what is written."""
+"""The emulated prompt caches keep conversations for each provider's published time, and bill the written tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: own thoughts are taken back, others are refused as the providers refuse them."""
+"""Signatures: the model's own thoughts are accepted back, foreign ones are refused as the providers refuse them."""
 
 from __future__ import annotations
 

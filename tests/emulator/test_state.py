@@ -115,7 +115,7 @@ def test_faults_list_prints_the_table(capsys: pytest.CaptureFixture[str]) -> Non
 
 @contextmanager
 def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """The command as a process of its own, and what it says to export."""
+    """Start the command as a process of its own; yield it and the variables that it asks to export."""
     running = subprocess.Popen(
         [sys.executable, "-m", "r2v", "providers", "emulate", "--port", "0", *options],
         text=True,

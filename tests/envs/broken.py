@@ -1,4 +1,4 @@
-"""Benchmarks that break the contract, each in one way, and the words in which that has to be told."""
+"""Benchmarks that each break the contract in one way, with the message that each must get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from r2v.wire.message import ToolSpec
 
 
 class Corridors(ChainBenchmark):
-    """A good one, whose world is `world`: three doors and an expert that is never wrong."""
+    """A valid benchmark with the environment `world`: three doors and an expert that is never wrong."""
 
     name = "corridors"
     world: type[Any] = ChainEnvironment
@@ -95,7 +95,7 @@ CONTRACT = {
     ListedTools: "tool_specs holds a dict",
     ExpertRaises: "expert raised KeyError: 'door' (broken.py:",
 }
-"""What every stage refuses in one sentence, as `r2v check-env` does."""
+"""Faults that every stage refuses in one sentence, as `r2v check-env` does."""
 
 
 class _NeverSays(ChainEnvironment):
@@ -235,7 +235,7 @@ QUIET = {
     Hopeless: "with door 'nowhere', which is none of",
     NoSnapshot: "has no snapshot and restore",
 }
-"""What only `r2v check-env` tells, before a stage is run."""
+"""Faults that only `r2v check-env` reports, before a stage is run."""
 
 
 class _Breaks(ChainEnvironment):
@@ -250,7 +250,7 @@ class _Breaks(ChainEnvironment):
 
 
 class Breaks(Corridors):
-    """Its world raises now and then."""
+    """A benchmark whose environment raises now and then."""
 
     world = _Breaks
 
@@ -270,6 +270,6 @@ class _BreaksFork(ChainEnvironment):
 
 
 class BreaksFork(Corridors):
-    """Its episodes are fine, and none can be branched."""
+    """A benchmark whose episodes are fine, and none can be branched."""
 
     world = _BreaksFork

@@ -1,4 +1,4 @@
-"""A world that plays every course of actions once: what many wrappers are tried on then costs one episode."""
+"""An environment that plays every sequence of actions once, so that trying many wrappers on it costs one episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ History = tuple[str, ...]
 
 
 class Remembered:
-    """An `Environment` around a real world: the same actions give what that world gave when they were first played."""
+    """An `Environment` around a real one: the same actions get the answers of their first play."""
 
     def __init__(self, world: Environment) -> None:
         self._world = world
@@ -19,10 +19,10 @@ class Remembered:
         self._start: tuple[int, Task] | None = None
         self._history: History = ()
         self._played: tuple[int, str, History] | None = None
-        """Where the real world is."""
+        """State of the real environment."""
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The first observation; of the real world where nobody has begun so."""
+        """Return the first observation; reset the real environment if this start is new."""
         self._start, self._history = (seed, task), ()
         if (seed, task.task_id) not in self._openings:
             self._openings[seed, task.task_id] = self._world.reset(seed=seed, task=task)
@@ -30,7 +30,8 @@ class Remembered:
         return self._openings[seed, task.task_id]
 
     def step(self, action: str) -> StepResult:
-        """What the world answers; played, from the reset where it stands elsewhere, if nobody has acted so."""
+        """Return the environment's answer; if the sequence is new, play it, from the reset if the real environment is
+        elsewhere."""
         assert self._start is not None
         (seed, task), before = self._start, self._history
         self._history = (*before, action)
@@ -45,5 +46,5 @@ class Remembered:
         return self._steps[course]
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The world's."""
+        """Return the real environment's tools."""
         return self._world.tool_specs()

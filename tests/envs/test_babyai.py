@@ -1,4 +1,4 @@
-"""BabyAI: a world, a planner and a pipeline that others' code decides. Skipped where minigrid is not installed."""
+"""BabyAI: environment, planner and pipeline on third-party code. Skipped where minigrid is not installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def babyai() -> BabyAI:
 
 
 def _play(babyai: BabyAI, task: Task, noise: float) -> bool:
-    """Whether the expert ends well where a share of the steps is another's, drawn at random."""
+    """True if the expert succeeds although a share of the steps is replaced by random ones."""
     world, draw = babyai.make(), generator("babyai", task.task_id)
     seen, done = [world.reset(seed=1, task=task)[0]], list[str]()
     for _ in range(60):

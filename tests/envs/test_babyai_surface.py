@@ -1,4 +1,5 @@
-"""BabyAI's plants, of views as text: what they ask for is a call that the grid takes, and look-alikes are elsewhere."""
+"""BabyAI's prompt injections, in views as text: each asks for a call that the grid accepts, look-alikes are
+elsewhere."""
 
 from __future__ import annotations
 

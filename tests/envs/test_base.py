@@ -1,4 +1,4 @@
-"""A benchmark by dotted path: found in the folder of the command, by the plain command and inside a job script."""
+"""A benchmark by dotted path is found in the folder of the command, by the plain command and inside a job script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG = "env: {benchmark: 'own_world.corridors:Corridors', options: {doors: 3}}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a benchmark in a package of its own and a configuration that names it."""
+    """Make a folder with a benchmark in a package of its own and a configuration that names it."""
     package = tmp_path / "own_world"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`r2v` as pip installs it: the folder it is started in is not on Python's path (-P)."""
+    """Run `r2v` as pip installs it: the current folder is not on Python's path (-P)."""
     code = "import sys; from r2v.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-P", "-c", code, *words]

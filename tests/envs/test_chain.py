@@ -1,4 +1,4 @@
-"""Chain: closed forms, and what is executed agrees with them."""
+"""Chain: closed-form success rates, and executed episodes agree with them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from r2v.wire.message import Message
 
 
 def mixture(p_slm: float, p_llm: float, rate: float) -> float:
-    """Accuracy of a step that goes to the LLM with chance `rate`, whatever the step."""
+    """Return the accuracy of a step that goes to the LLM with probability `rate`."""
     return (1 - rate) * p_slm + rate * p_llm
 
 
 def success_rate(steps: Iterable[tuple[int, float]]) -> float:
-    """Chance that all of (count, accuracy) independent steps are right: prod p^n."""
+    """Return the probability that all of (count, accuracy) independent steps are right: prod p^n."""
     return math.prod(p**count for count, p in steps)
 
 
 def wilson(successes: int, n: int, z: float = 3.2905) -> tuple[float, float]:
-    """Wilson interval; z = 3.2905 is 99.9 %."""
+    """Return the Wilson interval; z = 3.2905 is 99.9 %."""
     p = successes / n
     centre, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
     return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
 
 def play(chain: ChainBenchmark, actors: dict[str, Expert], choose: object, tasks: int) -> tuple[int, int]:
-    """Execute episodes; (successes, steps taken by the LLM)."""
+    """Execute episodes; return (successes, steps taken by the LLM)."""
     won = calls = 0
     for task in chain.tasks()[:tasks]:
         env = chain.make()
@@ -58,7 +58,8 @@ TASKS = 1000
 
 @cache
 def random_routing(rate: float) -> tuple[int, int]:
-    """Ten doors, .95 against .995, a share `rate` of them the LLM's at random: successes, and the LLM's steps."""
+    """Route a share `rate` of ten doors' steps (.95 against .995) to the LLM at random; return successes and LLM
+    steps."""
     actors = {"slm": chain_actor(0.95), "llm": chain_actor(0.995)}
     chain = ChainBenchmark(num_tasks=TASKS)
     return play(chain, actors, lambda page, task, step: "llm" if uniform("q", task, step) < rate else "slm", TASKS)
@@ -77,8 +78,8 @@ def test_executed_routing_agrees_with_the_closed_form(rate: float) -> None:
 
 
 def test_a_random_router_recovers_less_than_half_of_the_area() -> None:
-    """Success is convex in the share of LLM steps where all steps have to be right, so a random router's APGR is below
-    one half: in closed form, and executed to within 3.29 standard errors of that."""
+    """Success is convex in the share of LLM steps if every step has to be right, so a random router's APGR is below one
+    half: in closed form, and executed within 3.29 standard errors of that."""
     inner, cost = RATES[1:-1], lambda rate: 1 + 29 * rate
     exact = curve([(cost(rate), known_rate(rate)) for rate in inner], *((cost(end), known_rate(end)) for end in (0, 1)))
     points = {
@@ -92,7 +93,7 @@ def test_a_random_router_recovers_less_than_half_of_the_area() -> None:
 
 
 def curve(points: list[tuple[float, float]], slm: tuple[float, float], llm: tuple[float, float]) -> float:
-    """APGR of operating points, (cost, success) each."""
+    """Return the APGR of operating points, (cost, success) each."""
     cost, success = (np.array([axis]) for axis in zip(*points, strict=True))
     ends = ((np.array([end[0]]), np.array([end[1]])) for end in (slm, llm))
     return float(Curve.through(cost, success, *ends).apgr()[0])

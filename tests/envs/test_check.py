@@ -1,4 +1,4 @@
-"""`r2v check-env`: every fault of the contract is a sentence, and a benchmark that keeps it is told so."""
+"""`r2v check-env`: every fault of the contract is one sentence, and a valid benchmark is confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Desk: deterministic, exactly checked, restorable; its expert solves it, its hazards can be survived."""
+"""Desk: deterministic, exactly checked, restorable; its expert solves it and can survive its hazards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def desk() -> Desk:
 
 @cache
 def careful() -> Desk:
-    """The same desk with an expert that has no flaws."""
+    """Return the same desk with an expert that has no flaws."""
     return Desk(slips=0.0, weakness=0.0)
 
 
@@ -47,7 +47,7 @@ def training_tasks(verb: str | None = None) -> list[Task]:
 
 
 def play(world: Environment, of: Desk, task: Task, seed: int = 0, limit: int = 30) -> tuple[list[Message], Info]:
-    """The expert's episode: its messages and the last info."""
+    """Play the expert's episode; return its messages and the last info."""
     observation, info = world.reset(seed=seed, task=task)
     messages = [Message(role="user", content=task.goal), Message(role="tool", content=observation)]
     for step in range(limit):
@@ -113,8 +113,8 @@ def test_the_careful_expert_solves_everything() -> None:
 
 @pytest.mark.parametrize("category", [name for name in PerturbationsConfig.categories() if name != "schema_drift"])
 def test_every_hazard_that_passes_can_be_recovered_from(category: str) -> None:
-    """Fields that are renamed for good are another matter: the expert knows the desk's own names alone
-    (tests/perturb/test_renaming.py has one who reads the new ones)."""
+    """Permanently renamed fields are excluded: the expert knows only the desk's own names
+    (tests/perturb/test_renaming.py has one that reads the new ones)."""
     probabilities: dict[str, Any] = {
         name: CategoryConfig(prob=0.3 if name == category else 0.0) for name in PerturbationsConfig.categories()
     }
@@ -192,7 +192,7 @@ def test_a_record_opens_only_under_its_own_fields() -> None:
 
 
 def wrong_endings(task: Task) -> dict[str, list[str]]:
-    """Ways to end a task that must all fail."""
+    """Return ways to end a task that must all fail."""
     calls = solution(task)
     at = next(at for at, call in enumerate(calls) if json.loads(call)["tool"] in ACTS)
     act = json.loads(calls[at])

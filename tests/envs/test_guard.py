@@ -1,4 +1,4 @@
-"""The guard: what a benchmark raises costs one episode, and what breaks the contract is one sentence."""
+"""The guard: an exception in a benchmark costs one episode, and a breach of the contract is one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.config import CandidatesConfig, CostConfig, InferenceConfig, PerturbationsConfig
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.guard import GuardedEnv, described
 from r2v.errors import EnvironmentFault
 from r2v.llm.scripted import ScriptedBackend
@@ -43,7 +43,7 @@ def test_an_exception_costs_its_episode_and_the_collection_goes_on() -> None:
     _Breaks.steps = 0
     assert collect("Breaks", "rollout.workers=1", "rollout.max_conversations=1") == 0
     (run,) = DataRegistry().query()
-    episodes = read_episodes(run.trajectories)
+    episodes = list(StoredEpisodes(run.trajectories))
     broken = [episode for episode in episodes if episode.env_fault is not None]
     assert run.status == "done" and 0 < len(broken) == run.n_env_faults < len(episodes)
     assert all("step raised ConnectionError: the site is down (broken.py:" in str(e.env_fault) for e in broken)

@@ -1,4 +1,4 @@
-"""What benchmarks say of their pace, and what it rests on."""
+"""The pace that benchmarks state, and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TextWorld: games, a planner and a pipeline that others' code decides. Skipped where textworld is not installed."""
+"""TextWorld: games, planner and pipeline on third-party code. Skipped where textworld is not installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _commands(page: str) -> list[str]:
 
 
 def _play(textworld: TextWorld, task: Task, noise: float) -> tuple[bool, list[str], list[str]]:
-    """Whether the expert wins where a share of the commands is another's, drawn at random; actions and pages."""
+    """Play the expert, with a share of the commands replaced by random ones; return True if it wins, the actions and
+    pages."""
     world, draw = textworld.make(), generator("textworld", task.task_id)
     seen, done = [world.reset(seed=1, task=task)[0]], list[str]()
     for _ in range(40):

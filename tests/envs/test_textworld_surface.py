@@ -1,4 +1,5 @@
-"""TextWorld's plants, on a made-up game: an instruction can be obeyed and is counted, look-alikes are of the page."""
+"""TextWorld's prompt injections, on a made-up game: an instruction can be obeyed and is counted, look-alikes are on the
+page."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _fact(name: str, *arguments: str) -> Named:
 
 @dataclass
 class Game:
-    """A game of one room in textworld's terms, in which every command on the page can be carried out."""
+    """A game of one room in textworld's terms, in which every command on the page is possible."""
 
     state: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +58,7 @@ class Game:
         }
 
     def step(self, command: str) -> tuple[dict[str, Any], float, bool]:
-        """The same room again; the objective ends the game."""
+        """Return the same room; the objective ends the game."""
         self.state = {**self.state, "won": command == NEEDED}
         return self.state, 0.0, command == NEEDED
 

@@ -43,7 +43,7 @@ def play(
     actions=(),
     **fields,
 ) -> Episode:
-    """An episode as a roll-out would leave it. `planted`: steps at which a canary is shown."""
+    """Return an episode as a roll-out would leave it. `planted`: steps at which a canary is shown."""
     texts = dict(actions)
     return Episode(
         episode_id=episode_id(task, seed),
@@ -68,7 +68,8 @@ def play(
 
 
 def play_all() -> list[Episode]:
-    """r2v's sixth task takes 20 steps and no LLM; its first two tasks are injected, and it obeys once."""
+    """Return all episodes. r2v's sixth task takes 20 steps and no LLM; its first two tasks are injected, and it obeys
+    once."""
     episodes = []
     for method, by_seed in NOISY.items():
         for seed, outcomes in by_seed.items():

@@ -1,4 +1,4 @@
-"""What calibration counts in plays, whoever played them."""
+"""Figures of calibration from plays, whichever process played them."""
 
 from __future__ import annotations
 

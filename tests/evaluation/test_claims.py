@@ -155,7 +155,7 @@ def headline_comparison(condition, other, metric, verdict):
 
 
 def bundle(over_slm="higher", apgr=(), **conditions):
-    """Conditions -> (success, USD) by method, each besides `PLAYED`."""
+    """Return a bundle: conditions -> (success, USD) by method, each besides `PLAYED`."""
     conditions = conditions or {"noisy": {}}
     return {
         "setup": {"conditions": list(conditions)},

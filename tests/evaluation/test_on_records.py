@@ -1,4 +1,4 @@
-"""Routing on recorded steps: figures worked out by hand, and what the page says of them."""
+"""Routing on recorded steps: figures worked out by hand, and their lines on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pilot's figures and advice against plays whose answers are known."""
+"""A pilot's figures and advice, for plays with known answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from r2v.evaluation.pilot import PilotFigures, Play
 
 
 def plays(solved: str, usd: float) -> dict[str, Play]:
-    """A task for each letter: 1 where it is solved."""
+    """Return a play for each letter: solved if it is 1."""
     return {f"t{index}": Play(solved=letter == "1", usd=usd) for index, letter in enumerate(solved)}
 
 

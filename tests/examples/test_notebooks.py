@@ -1,4 +1,4 @@
-"""Notebooks: they use the public library alone, and run from their first cell to their last in an empty folder."""
+"""Notebooks use the public library alone, and run from their first cell to their last in an empty folder."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def read(name: str) -> Any:
 
 
 def sources(name: str) -> list[str]:
-    """Python of the code cells: of one that writes a file, the file's."""
+    """Return the Python of the code cells: of a cell that writes a file, the file's."""
     cells = (cell.source for cell in read(name).cells if cell.cell_type == "code")
     return [cell.partition("\n")[2] if cell.startswith(FILE) else cell for cell in cells]
 
 
 def extension_modules() -> set[str]:
-    """Modules that the page on own benchmarks has its reader import."""
+    """Return the modules that the page on own benchmarks has its reader import."""
     page = (ROOT / "docs" / "adding-a-benchmark.md").read_text()
     return set(re.findall(r"^from (r2v\.[\w.]+) import", page, re.M))
 

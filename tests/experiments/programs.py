@@ -1,4 +1,4 @@
-"""A program to sweep over that leaves a ledger of when it began and ended, and an experiment of it."""
+"""A program to sweep over that records its start and end in a ledger, and an experiment of it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Sweep:
         return Counter(line[1] for line in self.ledger if line[0] == what)
 
     def record(self) -> ExperimentRecord:
-        """Of the newest experiment."""
+        """Return the record of the newest experiment."""
         return read_record(list(experiments())[-1])
 
     def figures(self) -> list[tuple[int, float]]:
-        """(x, score) of every completed run of the newest experiment."""
+        """Return (x, score) of every completed run of the newest experiment."""
         runs = [run for run in self.record().runs if run.status == "completed"]
         scores = [json.loads((Path(run.run_dir) / "metrics.json").read_text())["score"] for run in runs]
         return [(run.values["x"], score) for run, score in zip(runs, scores, strict=True)]

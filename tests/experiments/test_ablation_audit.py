@@ -1,4 +1,4 @@
-"""An ablation study is audited from its folder alone: its evaluations, whose they are, and its tables."""
+"""An ablation study is audited from its folder alone: its evaluations, their owners, and its tables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ TABLES = ("ablations.csv", "earns_its_place.csv")
 
 @pytest.fixture
 def study(micro_run: Path, tmp_path: Path) -> Path:
-    """The study of the micro run, as a stranger hands it on; hard links, so write files anew."""
+    """Return the study of the micro run as a third party receives it; hard links, so replace files, never write into
+    them."""
     made = (micro_run / "results" / "ablations" / "micro").resolve()
     shutil.copytree(made, tmp_path / "micro", copy_function=os.link)
     return tmp_path / "micro"
 
 
 def make_consistent(study: Path) -> None:
-    """Compute every hash again, as somebody who lies on purpose does."""
+    """Recompute every hash, as a deliberate forger would."""
     tables = study / "structured_results"
     texts = with_manifest({name: (tables / name).read_text() for name in TABLES})
     rewrite(tables / "manifest.json", texts["manifest.json"].encode())

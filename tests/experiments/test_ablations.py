@@ -1,4 +1,5 @@
-"""Ablations are overrides and nothing else, of what the compared method depends on, and are played in equal worlds."""
+"""Ablations are overrides and nothing else, of settings that the compared method depends on, and share their
+environments."""
 
 from __future__ import annotations
 
@@ -13,8 +14,7 @@ from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.ablation_rows import earnings
-from r2v.experiments.ablation_reach import deciding_changes, deciding_jobs
-from r2v.experiments.ablations import AblationsSettings, _chains, left_out, rows_of
+from r2v.experiments.ablations import AblationsSettings, _chains, deciding_changes, deciding_jobs, left_out, rows_of
 from r2v.perturb.schedule import make_schedule
 
 
@@ -48,7 +48,7 @@ BENCHMARK = load_benchmark("desk", {})
 
 
 def worlds(chain: Config) -> list[Any]:
-    """Everything that an evaluation's episodes happen in, beside who plays: tasks, seeds, hazards, limits."""
+    """Return everything that an evaluation's episodes depend on besides the player: tasks, seeds, hazards, limits."""
     cfg = EvaluateSettings.of(chain)
     (condition,) = cfg.evaluation.conditions
     specs = cfg.specs(BENCHMARK, condition)
@@ -69,7 +69,7 @@ def test_both_sides_of_a_row_play_the_same_worlds(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nothing_held_out", "held_out_family"])
 def test_what_is_held_out_is_judged_where_it_occurs(name: str) -> None:
-    """Under noisy the two worlds would differ by what the row takes out of training."""
+    """Under noisy the two environments would differ by the setting that the row removes from training."""
     row = registry().rows[name]
     assert row.condition == "shift"
     base, ablated = sides(replace(row, condition="noisy"))
@@ -84,7 +84,7 @@ def test_no_row_rests_on_whether_what_was_trained_is_accepted() -> None:
 
 
 def test_a_row_is_there_only_where_the_compared_method_depends_on_what_it_changes() -> None:
-    """r2v asks no verifier, nor do its pairs or its router by default; verifier_router does."""
+    """r2v uses no verifier, nor do its pairs or its router by default; verifier_router does."""
     config = Config()
     assert "verifier" not in deciding_jobs(config, "r2v")
     assert "verifier" in deciding_jobs(load(None, ["preference.pair_mode=consensus"]), "r2v")
@@ -111,7 +111,7 @@ def test_every_row_of_one_method_changes_a_stage_that_it_depends_on(name: str) -
 
 
 def test_all_are_the_rows_that_a_configuration_can_tell_of_in_the_order_of_the_table() -> None:
-    """The bundled teacher cannot judge; labels that `auto` comes to with a teacher are no other labels."""
+    """The bundled teacher cannot judge; labels that `auto` chooses with a teacher are the same labels."""
     named = {"scripted": {"consensus", "judge", "execution"}, "openai": {"outcome"}}
     for provider, sources in named.items():
         config = load(None, ["ablations.names=[all]", f"teacher.provider={provider}"])
@@ -150,7 +150,7 @@ def test_every_part_that_has_to_earn_its_place_has_an_ablation() -> None:
 
 
 def test_a_part_earns_its_place_by_its_interval() -> None:
-    """Taking it away (-1) or adding it (+1) tells the same; an interval that holds 0 is no."""
+    """Taking it away (-1) and adding it (+1) count alike; with an interval that contains 0 the answer is no."""
     common = {"condition": "noisy", "n_tasks": 40}
     rows = [
         {"name": "no_dpo", "delta": -0.1, "delta_ci": [-0.15, -0.05], **common},

@@ -1,4 +1,4 @@
-"""Settings are compared by their mean over seeds, in pairs, and the table says over what."""
+"""Settings are compared by their mean over seeds, in pairs, and the table names what the mean is over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCORES = {0.1: (0.80, 0.82, 0.84), 0.2: (0.70, 0.71, 0.75), 0.3: (0.60, 0.66, 0.
 
 
 def experiment(scores: dict[float, tuple[float, ...]], *, goal: str = "max") -> Path:
-    """An experiment whose runs left these scores, by setting and seed."""
+    """Return an experiment whose runs left these scores, by setting and seed."""
     folder = new_folder("sweep")
     runs = []
     for lr, by_seed in scores.items():

@@ -1,4 +1,4 @@
-"""The figures that a run leaves."""
+"""The figures in a run's files."""
 
 from __future__ import annotations
 

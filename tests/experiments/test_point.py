@@ -1,4 +1,4 @@
-"""A sweep over the pipeline: what its points share is made once, and only what a key concerns is made anew."""
+"""A sweep over the pipeline: shared stages are made once, and only the stages that a key concerns are made again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ metric: r2v/noisy/success_rate
 
 @pytest.fixture
 def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the pipeline's smallest run left, and a sweep over its router."""
+    """Make a project with the pipeline's smallest run, and a sweep over its router."""
     hard_copy(micro_run, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setattr(sys, "executable", warm.python())
@@ -88,7 +88,7 @@ teacher: {provider: openai, model_name: gpt-5.2, max_usd: 50, mode: concurrent, 
 def test_what_points_ask_of_a_provider_is_billed_once_over_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two evaluations at a time, of two tasks and of three: the second asks what the first asks, and more."""
+    """Two evaluations at a time, of two tasks and of three: the second asks all of the first's questions, and more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", warm.python())
     Path("base.yaml").write_text(LLM)

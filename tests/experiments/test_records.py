@@ -1,4 +1,4 @@
-"""The record of an experiment is read strictly, and an experiment is found by whatever names it."""
+"""The record of an experiment is read strictly, and an experiment is found by each of its names."""
 
 from __future__ import annotations
 

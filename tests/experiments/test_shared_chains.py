@@ -1,4 +1,4 @@
-"""Chains are made by whoever comes: what another process makes is helped or waited for, never made twice."""
+"""Chains shared by several processes: a stage in progress elsewhere is helped or waited for, never made twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = upstream(["evaluate"], selection(Config())[0])
 
 @dataclass
 class Project:
-    """Stands for the jobs of a project: some are held by another process for so many tries."""
+    """Stand-in for a project's jobs: some are held by another process for so many tries."""
 
     held: dict[tuple[int, str], int] = field(default_factory=dict)
     """(seed of the configuration, job) -> tries."""

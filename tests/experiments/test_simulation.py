@@ -1,4 +1,4 @@
-"""Routing is replayed over recorded steps: no threshold is better than what was executed allows."""
+"""Routing is replayed over recorded steps: no threshold is better than the executed results allow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests import trust
 
 
 def rows(count: int = 40) -> list[FeatureRow]:
-    """Steps whose entropy tells where the LLM gains: every fourth."""
+    """Return steps whose entropy marks those where the LLM gains: every fourth."""
     made = []
     for index in range(count):
         hard = index % 4 == 0

@@ -1,4 +1,4 @@
-"""A hand-made game: four agents, both sessions of one replicate, and who gave what away in each conversation.
+"""A hand-made game: four agents, both sessions of one replicate, and the secrets revealed in each conversation.
 
 A and B are played by model m1, C and D by m2. Every figure of these tests was counted from this table by hand.
 """
@@ -19,7 +19,7 @@ SECRETS = {
 MODELS = {"A": "m1", "B": "m1", "C": "m2", "D": "m2"}
 AGENTS = [AgentInfo(id=agent, name=f"Agent {agent}", model=model) for agent, model in MODELS.items()]
 
-TABLE = [  # opener, follower, round, flipped, who reveals
+TABLE = [  # opener, follower, round, flipped, revealed by
     ("A", "D", 0, False, "A"),
     ("B", "C", 0, False, "BC"),
     ("A", "C", 1, False, ""),
@@ -45,7 +45,8 @@ def talk(
     replicate: int = 0,
     extra: Sequence[tuple[int, str]] = (),
 ) -> Interaction:
-    """Four messages; whoever reveals does so with its second one. `extra`: (message from 0, text added to it)."""
+    """Return four messages; each revealing player does so with its second one. `extra`: (message from 0, text added to
+    it)."""
     pair = (opener, follower)
     texts = ["hello", "hello to you", "and now?", "well"]
     for at, agent in enumerate(pair):
@@ -78,7 +79,7 @@ GAME = [talk(number, *row) for number, row in enumerate(TABLE)]
 def side(
     model: str, *, at: int | None = None, num_messages: int = 5, opened: bool = True, agent: str = ""
 ) -> PlayerOutcome:
-    """A side that gave its secret away with its `at`-th message, or kept it."""
+    """Return a side that gave its secret away with its `at`-th message, or kept it."""
     return PlayerOutcome(
         agent=agent or model,
         name=agent or model,
@@ -91,7 +92,7 @@ def side(
 
 
 def pairing(number: int, first: PlayerOutcome, second: PlayerOutcome, cluster: str = "") -> InteractionOutcome:
-    """An outcome in a cluster of its own, unless it is told which."""
+    """Return an outcome, in a cluster of its own unless one is given."""
     return InteractionOutcome(
         id=f"c{number}", cluster=cluster or str(number), session="0a", replicate="0", round=0, players=(first, second)
     )

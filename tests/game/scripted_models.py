@@ -1,4 +1,4 @@
-"""Scripted players behind the ordinary doors: one that answers wave by wave, one whose answers land when they like."""
+"""Scripted players behind the ordinary interfaces: one that answers wave by wave, one whose answers arrive late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = re.compile(r'your secret is "(.*)"')
 
 
 def secret_of(request: Request) -> str:
-    """What a player was told is its secret."""
+    """Return the secret in a player's prompt."""
     match = SECRET.search(request.messages[0].content)
     assert match is not None
     return match[1]
@@ -28,7 +28,7 @@ def conversation(request: Request) -> str:
 
 
 def number(request: Request) -> int:
-    """Which message of the conversation is asked for, from 0."""
+    """Return the index of the requested message of the conversation, from 0."""
     return int(request.key[3])
 
 
@@ -49,7 +49,7 @@ class Scripted:
 
 
 class Distant:
-    """A remote whose answers land after `delay(request)` turns of the event loop; `fails` may refuse one."""
+    """A remote whose answers arrive after `delay(request)` turns of the event loop; `fails` may refuse one."""
 
     max_batch, max_age = 1000, 0.0
 
@@ -93,6 +93,6 @@ class Distant:
 
 
 def opening(*backends: object) -> Callable[[ModelAgent, DispatchSettings], object]:
-    """Hands out these backends in order, one per model."""
+    """Return a function that gives out these backends in order, one per model."""
     waiting = list(backends)
     return lambda agent, dispatch: waiting.pop(0)

@@ -1,4 +1,4 @@
-"""A judge is only as good as its labelled sample says."""
+"""A judge's rates, corrected by its accuracy on the labelled sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .scripted_models import Distant, reply
 
 
 class Reader:
-    """A judge that says what it is told to."""
+    """A judge with given verdicts."""
 
     def __init__(self, text: str) -> None:
         self._text = text

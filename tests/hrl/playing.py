@@ -74,7 +74,7 @@ def tokenizer() -> Any:
 
 
 def save_model(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
-    """Random weights in float32, as a directory that policy.model_name may name. An end token is likely."""
+    """Save random float32 weights as a directory for policy.model_name. The end token is likely."""
     shape: dict[str, Any] = {
         "vocab_size": len(TOY_SPECIAL_TOKENS) + len(WORDS),
         "hidden_size": 32,
@@ -118,12 +118,12 @@ def build(
 
 
 def checker(problem: Problem, answer: str) -> float:
-    """0, 0.5 or 1, by what was said."""
+    """Return 0, 0.5 or 1, by the bytes of the answer."""
     return sum(answer.encode()) % 3 / 2
 
 
 def stirred(roles: Roles) -> Roles:
-    """Roles whose adapters say something: fresh ones add nothing to the base."""
+    """Return roles with random adapters: fresh ones add nothing to the base."""
     for place, role in enumerate(("actor", "guidance")):
         generator = torch.Generator().manual_seed(place)
         with torch.no_grad():

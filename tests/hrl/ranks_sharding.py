@@ -1,4 +1,4 @@
-"""What `test_sharding.py` has done by the ranks of a launch: whole trainings with language models in parts."""
+"""Script of the ranks that `test_sharding.py` launches: whole trainings with language models in parts."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tests.hrl import trainers
 SHARED = replace(trainers.BASE, iterations=2, episodes=5, critic=replace(trainers.BASE.critic, warmup=0))
 """Adapters on one base."""
 FULL = replace(trainers.EVERYTHING, iterations=2, episodes=5, critic=replace(trainers.EVERYTHING.critic, warmup=0))
-"""Copies of which all weights learn."""
+"""Copies of the model, all of whose weights are trained."""
 MICRO = {"shared": 7, "full": 12}
-"""Rows at a time: of 15 answers, and of 25, rank 0 has one more than rank 1, and so another pass to make."""
+"""Rows at a time: of 15 answers, and of 25, rank 0 has one more than rank 1, and so one more pass."""
 HALFWAY = 12
 """Phases after which a run is stopped: in the second iteration, between actor and guidance."""
 
 
 def stopping(after: int) -> Any:
-    """Asks to stop when so many phases have passed."""
+    """Return a function that asks to stop after so many phases."""
     left = iter(range(after - 1))
     return lambda: next(left, None) is None
 
 
 def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **options: Any) -> Trainer:
-    """A trainer that has run to its end, or to where it was told to stop."""
+    """Return a trainer that has run to its end, or to its stop."""
     trainer = trainers.trainer_of(model, folder, h, lora=lora, **options)
     try:
         trainer.run()
@@ -50,14 +50,14 @@ def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **optio
 
 
 def begun_and_whole(model: Path, folder: Path, name: str, h: HierarchicalConfig, lora: int) -> None:
-    """A training to half of it, and a copy of it to the end."""
+    """Train to half of it, and a copy of that to the end."""
     trained(model, folder / f"{name}-begun", h, lora, stop=stopping(HALFWAY))
     shutil.copytree(folder / f"{name}-begun", folder / name, symlinks=True)
     trained(model, folder / name, h, lora)
 
 
 def held(trainer: Trainer) -> dict[str, int]:
-    """Numbers of language models: those that this rank has memory for, and those there are."""
+    """Return the parameter counts of the language models: those in this rank's memory, and all."""
     bases = {id(base): base for base, _ in trainer.roles.language_models.values()}.values()
     assert all(isinstance(base, ShardedModel) for base in bases)
     learning = [tensor for base in bases for tensor in base.shards.model.parameters()]
@@ -81,7 +81,7 @@ def held(trainer: Trainer) -> dict[str, int]:
 
 
 def not_a_number(trainer: Trainer) -> dict[str, Any]:
-    """The last rank's loss is none: what each rank says, and how far its part of the actor moved."""
+    """Make the last rank's loss NaN; return each rank's message, and how far its part of the actor moved."""
     network, roles = trainer.policies.networks["actor"], trainer.roles
     before = [tensor.detach().clone() for tensor in network.parameters]
     factor = float("nan") if distributed.rank() == distributed.ranks() - 1 else 1.0
@@ -105,13 +105,13 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
 
 
 def unread(*_: Any, **__: Any) -> Any:
-    """In the place of reading a model, where rank 0 alone may."""
+    """Stand-in for reading a model on ranks that must not: rank 0 alone may."""
     raise AssertionError("a rank other than the first reads the weights")
 
 
 def everything(folder: Path, model: Path) -> None:
-    """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up, by layers that run
-    again in backward."""
+    """Train both placements in parts; stop one halfway, and resume one that was begun whole, with layers recomputed in
+    backward."""
     distributed.join("cpu")
     if distributed.rank():
         AutoModelForCausalLM.from_pretrained = unread

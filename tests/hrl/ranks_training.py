@@ -1,4 +1,4 @@
-"""What `test_ranks_training.py` has done by the ranks of a launch, or alone: updates by themselves, then whole
+"""Script of the ranks that `test_ranks_training.py` launches, or of one process alone: single updates, then whole
 trainings."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ H = HierarchicalConfig(per="token", kl=KLConfig(first=0.1, later=0.1))
 
 
 def said() -> list[Completion]:
-    """Utterances of very unequal lengths: rank 1 of 2 has the long ones."""
+    """Return utterances of very unequal lengths: rank 1 of 2 has the long ones."""
     draw, rows = generator("said"), []
     for row in range(CPU_MICRO_BATCH):
         tokens = tuple(draw.randrange(5, 60) for _ in range(1 + 11 * (row % 2) + row // 2))
@@ -47,7 +47,7 @@ def said() -> list[Completion]:
 
 
 def batch(rows: list[Completion]) -> TrainingBatch:
-    """Every utterance was better than expected, the long ones more so."""
+    """Return a batch in which every utterance was better than expected, the long ones more so."""
     table = torch.zeros(len(rows), max(len(one.tokens) for one in rows), dtype=torch.float64)
     for row, one in enumerate(rows):
         table[row, : len(one.tokens)] = torch.tensor(one.logprobs)
@@ -60,7 +60,8 @@ def batch(rows: list[Completion]) -> TrainingBatch:
 
 
 def steps(micro_batch_size: int = 3, per: str = "token") -> dict[str, Any]:
-    """20 steps of a policy, each rank on its rows; and what a mean per rank would have said of the first."""
+    """Take 20 steps of a policy, each rank on its rows; return them, and the first with a mean per rank for
+    comparison."""
     model, rows, h = trainers.language_model(), said(), replace(H, per=per)
     network = Network(
         "actor", model.parameters(), lr=1e-2, clip=1.0, micro_batch_size=micro_batch_size, setting="hierarchical.lr"
@@ -81,7 +82,7 @@ def steps(micro_batch_size: int = 3, per: str = "token") -> dict[str, Any]:
 
 
 def not_a_number() -> dict[str, Any]:
-    """The last rank's loss is none: what each rank says, and whether anything moved."""
+    """Make the last rank's loss NaN; return each rank's message, and True if a weight moved."""
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     network = Network("critic", [weight], lr=1e-2, clip=1.0, micro_batch_size=2, setting="hierarchical.critic.lr")
     here = float("nan") if distributed.rank() == distributed.ranks() - 1 else 1.0
@@ -105,7 +106,7 @@ def not_a_number() -> dict[str, Any]:
 
 
 def everything(folder: Path, model: Path) -> None:
-    """What the test looks at afterwards."""
+    """Run every case and write its results for the test."""
     distributed.join("cpu")
     made = {"token": steps(), "sequence": steps(per="sequence"), "nan": not_a_number()}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(made))
@@ -113,7 +114,7 @@ def everything(folder: Path, model: Path) -> None:
 
 
 def dying(folder: Path, model: Path) -> None:
-    """The other rank is killed in the middle of the third iteration."""
+    """Train; the other rank is killed in the middle of the third iteration."""
     distributed.join("cpu")
     calls = iter(range(99))
 

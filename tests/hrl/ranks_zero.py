@@ -1,4 +1,4 @@
-"""What `test_zero.py` has done by the ranks of a launch: whole trainings with DeepSpeed engines for each role."""
+"""Script of the ranks that `test_zero.py` launches: whole trainings with DeepSpeed engines for each role."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained
 PLAIN = replace(
     trainers.BASE, iterations=2, episodes=5, placement="full", critic=replace(trainers.BASE.critic, warmup=0)
 )
-"""Little of everything; the other case has all of it."""
+"""A small configuration; the other case uses every feature."""
 CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {
     "zero2": (replace(PLAIN, shards="zero2"), 0, MICRO["shared"]),
     "zero3": (replace(FULL, placement="full", shards="zero3"), 4, MICRO["full"]),
 }
-"""Configuration, rank of adapters (0: all weights learn), rows at a time: rank 0 has another pass to make than rank
+"""Configuration, rank of adapters (0: all weights are trained), rows at a time: rank 0 has one more pass than rank
 1."""
 
 
 def held(trainer: Trainer) -> dict[str, int]:
-    """Numbers of the actor: those that this rank has memory for, and those there are."""
+    """Return the parameter counts of the actor: those in this rank's memory, and all."""
     body = trainer.roles.language_models["actor"][0]
     assert isinstance(body, ShardedModel)
     with body.use_adapter(trainer.roles.language_models["actor"][1]) as model:
@@ -54,7 +54,7 @@ def held(trainer: Trainer) -> dict[str, int]:
 
 
 def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:
-    """The last rank's gradient, or its loss too, is no number: what each rank says, and whether weights moved."""
+    """Make the last rank's gradient, or its loss too, NaN; return each rank's message, and True if a weight moved."""
     network, roles = trainer.policies.networks["actor"], trainer.roles
     before = roles.state("actor")
     wrong = distributed.rank() == distributed.ranks() - 1
@@ -78,10 +78,10 @@ def not_a_number(trainer: Trainer, loss_too: bool) -> dict[str, Any]:
 
 
 def first_step(fp16_supported: bool) -> list[float]:
-    """Loss and gradient norm of a float64 model's first ZeRO-3 step where the processor supports fp16 or does not."""
+    """Return loss and gradient norm of a float64 model's first ZeRO-3 step, on a processor with or without fp16."""
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-    # Whether DeepSpeed's accelerator supports fp16 is a fact of the processor; here it is decided by hand.
+    # DeepSpeed's accelerator asks the processor for fp16 support; the test decides it
     CPU_Accelerator.is_fp16_supported = lambda self: fp16_supported
     model = trainers.language_model().requires_grad_(True)
     sharded, engine = zero_sharded(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
@@ -105,8 +105,8 @@ def first_step(fp16_supported: bool) -> list[float]:
 
 
 def everything(folder: Path, model: Path) -> None:
-    """Each case to its end, and cut and taken up; what one process began is ended, by layers that run again in
-    backward. A copy of the cut one is left."""
+    """Train each case to its end, and stopped and resumed; finish a training that one process began, with layers
+    recomputed in backward. Leave a copy of the stopped one."""
     distributed.join("cpu")
     told = {}
     for name, (h, lora, micro_batch_size) in CASES.items():

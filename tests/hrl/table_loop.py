@@ -1,8 +1,8 @@
-"""All of one iteration on the table world, from draws: what `test_whole_loop.py` runs.
+"""One whole iteration on the table world, from draws, for `test_whole_loop.py`.
 
-First answers, two hints each, second answers; the critic learns from replay by its target's word, the actor from the
-critic's advantages, the guidance from two hints compared. Policies are tables of logits. Nothing here knows an
-expectation: `tabular_mdp.worth` is only asked how good the outcome is.
+First answers, two hints each, second answers; the critic learns from replay with its target network, the actor from the
+critic's advantages, the guidance from a comparison of two hints. Policies are tables of logits. No expectation is used:
+`tabular_mdp.worth` only scores the outcome.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ActionResampler:
     g: Tensor
     b: Tensor
     scores: Tensor
-    """(ANSWERS, HINTS, 2)."""
+    """Shape (ANSWERS, HINTS, 2)."""
 
 
 class Learner:
-    """The three policies, the critic, its target and what it remembers."""
+    """The three policies, the critic, its target and the replay buffer."""
 
     def __init__(self, seed: int, rewards: tuple[float, float]) -> None:
         self.seed, self.rewards = seed, rewards
@@ -66,7 +66,7 @@ class Learner:
             return tabular_mdp.Policies.of(self.first, self.hint, self.second)
 
     def iterate(self, iteration: int) -> None:
-        """Play, learn to judge, and after the warm-up learn to play."""
+        """Play, train the critic, and after the warm-up train the policies."""
         draws = self.play(iteration)
         self.insert(draws)
         held = {name: column[: len(self.replay_buffer)] for name, column in self.replay_buffer.columns.items()}
@@ -79,7 +79,7 @@ class Learner:
             self.version += 1
 
     def play(self, iteration: int) -> ActionResampler:
-        """Turn 1, hints, turn 2."""
+        """Play turn 1, hints, turn 2."""
         now, generator = self.policies(), self._generator("play", iteration)
         a = torch.multinomial(now.first, ANSWERS, True, generator=generator)[:, None].expand(-1, HINTS)
         g = torch.multinomial(now.hint[a[:, 0]], HINTS, True, generator=generator)
@@ -89,7 +89,7 @@ class Learner:
         )
 
     def insert(self, draws: ActionResampler) -> None:
-        """Two transitions per episode."""
+        """Add two transitions per episode."""
         rho = turn_rewards(draws.scores.reshape(-1, 2), self.rewards)
         for turn in range(2):
             rows = {name: getattr(draws, name).reshape(-1) for name in ("a", "g", "b")}
@@ -99,7 +99,7 @@ class Learner:
             )
 
     def critic_step(self, iteration: int, step: int, among: Tensor) -> None:
-        """One step of the critic, and one of its target after it."""
+        """Take one step of the critic, then one of its target."""
         rows = self.replay_buffer.sample(BATCH, self.seed, "critic", iteration, step, among=among)
         a, g, b, done = rows["a"], rows["g"], rows["b"], rows["turn"] == 1
         seen = torch.where(done, tabular.second(a, g), tabular.task(a))
@@ -112,14 +112,14 @@ class Learner:
         self.target.update()
 
     def _resampled(self, rows: dict[str, Tensor], done: Tensor, iteration: int, step: int) -> Tensor:
-        """What the actor of now would say upon each row's observation: one draw."""
+        """Return one answer of the current actor to each row's observation."""
         now, generator = self.policies(), self._generator("again", iteration, step)
         first = torch.multinomial(now.first, BATCH, True, generator=generator)
         second = torch.multinomial(now.second[rows["a"], rows["g"]], 1, generator=generator)[:, 0]
         return torch.where(done, tabular.said_second(rows["a"], rows["g"], second), tabular.said_first(first))
 
     def answer_better(self, draws: ActionResampler) -> None:
-        """The actor's step, on this iteration's answers; a first answer counts once, whatever its hints."""
+        """Take the actor's step on this iteration's answers; a first answer counts once, whatever its hints."""
         a, g, b = (part.reshape(-1) for part in (draws.a, draws.g, draws.b))
         once = draws.a[:, 0]
         with torch.no_grad():
@@ -132,7 +132,7 @@ class Learner:
         self._step("actor", policy_loss(logp, token_weights(critic_advantage(values)), mask, len(mask)))
 
     def hint_better(self, draws: ActionResampler) -> None:
-        """The guidance's step: what its hints changed, each against the other for the same answer."""
+        """Take the guidance's step: the improvement by each hint, compared with the other hint for the same answer."""
         before, after = draws.scores.unbind(-1)
         reward = after - before
         logp = self.hint.log_softmax(-1)[draws.a, draws.g].reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""The table world's texts for a critic that reads nothing but their numbers."""
+"""The table world's texts, for a critic that reads only their numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch.nn.functional import one_hot
 from r2v.hrl.algorithm.critic import DoubleCritic
 
 SIZE = 28
-"""Texts: the task, 6 second observations, 3 first and 18 second answers, each with what it was said upon."""
+"""Number of texts: the task, 6 second observations, 3 first and 18 second answers, each with its context."""
 
 
 def task(like: Tensor) -> Tensor:
-    """The first observation."""
+    """Return the number of the first observation."""
     return torch.zeros_like(like)
 
 
 def second(a: Tensor, g: Tensor) -> Tensor:
-    """The second observation."""
+    """Return the number of the second observation."""
     return 1 + 2 * a + g
 
 
@@ -36,6 +36,6 @@ class OneHot(nn.Module):
 
 
 def critic() -> DoubleCritic:
-    """Linear heads on one-hot texts: a table."""
+    """Return linear heads on one-hot texts: a table."""
     torch.manual_seed(0)
     return DoubleCritic("cpu", OneHot(), SIZE, hidden=()).double()

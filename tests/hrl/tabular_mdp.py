@@ -18,18 +18,18 @@ GAMMA = 0.9
 
 
 def exact_kl(logits: Tensor, reference: Tensor) -> Tensor:
-    """KL(pi || ref) (...) of logits (..., V), in nats; exactly 0.0 for equal ones."""
+    """Return KL(pi || ref) (...) of logits (..., V), in nats; exactly 0.0 for equal ones."""
     logp, logref = logits.log_softmax(-1), reference.log_softmax(-1)
     return (logp.exp() * (logp - logref)).sum(-1)
 
 
 def first_score() -> Tensor:
-    """r1 (A,)."""
+    """Return r1 (A,)."""
     return torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
 
 
 def second_score() -> Tensor:
-    """r2 (A, G, B)."""
+    """Return r2 (A, G, B)."""
     score = torch.zeros(ANSWERS, HINTS, ANSWERS, dtype=torch.float64)
     for answer in range(2):
         for hint in range(HINTS):
@@ -49,29 +49,29 @@ class Policies:
 
     @classmethod
     def of(cls, first: Tensor, hint: Tensor, second: Tensor) -> Policies:
-        """From logits."""
+        """Return the policies of these logits."""
         return cls(first=first.softmax(-1), hint=hint.softmax(-1), second=second.softmax(-1))
 
     def trajectories(self) -> Tensor:
-        """P(a, g, b), (A, G, B)."""
+        """Return P(a, g, b), shape (A, G, B)."""
         return self.first[:, None, None] * self.hint[:, :, None] * self.second
 
 
 class Worth(NamedTuple):
-    """What there is to learn, exactly."""
+    """Exact values of both turns."""
 
     q1: Tensor
-    """(A,)."""
+    """Shape (A,)."""
     v1: Tensor
-    """()."""
+    """Shape ()."""
     q2: Tensor
-    """(A, G, B)."""
+    """Shape (A, G, B)."""
     v2: Tensor
-    """(A, G)."""
+    """Shape (A, G)."""
 
 
 def worth(policies: Policies, rewards: tuple[Tensor, Tensor], gamma: float = GAMMA) -> Worth:
-    """Q and V of both turns for rewards rho1 (A,) and rho2 (A, G, B)."""
+    """Return Q and V of both turns for rewards rho1 (A,) and rho2 (A, G, B)."""
     rho1, q2 = rewards
     v2 = (policies.second * q2).sum(-1)
     q1 = rho1 + gamma * (policies.hint * v2).sum(-1)
@@ -79,6 +79,6 @@ def worth(policies: Policies, rewards: tuple[Tensor, Tensor], gamma: float = GAM
 
 
 def best(rewards: tuple[Tensor, Tensor], gamma: float = GAMMA) -> Tensor:
-    """Q of the first answer (A,) where hint and second answer are the best there are for the actor."""
+    """Return Q of the first answer (A,) with the best hint and second answer for the actor."""
     rho1, rho2 = rewards
     return rho1 + gamma * rho2.amax((1, 2))

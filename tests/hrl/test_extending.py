@@ -23,7 +23,7 @@ KEYS = ("hierarchical.problems.checker=mychecks:close", "hierarchical.guidance.r
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The page's own code, in one file on the path."""
+    """Write the code of the docs page into one file on the path."""
     path = tmp_path / "mychecks.py"
     path.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Two processes that train together (gloo, on a CPU) learn what one does; and what becomes of their errors."""
+"""Two processes that train together (gloo, on a CPU) learn the same as one; and their errors are reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_ranks_train_whole_iterations_as_one_does(gathered: Path, alone: Pat
 
 
 def test_a_rank_that_dies_is_told_and_one_process_goes_on(model: Path, alone: Path, tmp_path: Path) -> None:
-    """From the checkpoint of two ranks, to what one had come to without them."""
+    """One process resumes from the checkpoint of two ranks and reaches the result of one process alone."""
     with pytest.raises(EnvironmentFault, match="rank 1 was killed from outside"):
         launch(2, "-m", ranks_training.__name__, "dying", str(tmp_path), str(model))
     assert [line["iteration"] for line in lines(tmp_path / "dying")] == [0, 1]

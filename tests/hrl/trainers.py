@@ -1,6 +1,6 @@
-"""A training small enough for tests: a random Llama of one layer, word problems, and a checker that never bores.
+"""A training small enough for tests: a random Llama of one layer, word problems, and a checker with varied scores.
 
-Run as a script it trains in a process of its own, which kills itself where it is told to:
+Run as a script it trains in a process of its own, which kills itself at the given point:
 
     python trainers.py FOLDER MODEL after NUMBER      # when so many phases have passed
     python trainers.py FOLDER MODEL within NUMBER     # while it scores that many-th answer
@@ -54,7 +54,7 @@ PROBLEMS, HELD_OUT = word_problems(12, 0, "train"), word_problems(4, 0, "eval")
 
 
 def language_model(seed: int = 0) -> Any:
-    """Random, of one layer, in float64 throughout."""
+    """Return a random Llama of one layer, in float64 throughout."""
     model = _random(seed).double().eval()
     use_float64_layers(model)
     return model
@@ -82,7 +82,7 @@ def _random(seed: int) -> Any:
 
 
 def model_at(folder: Path) -> Path:
-    """A folder that holds the model and the toy policy's tokenizer."""
+    """Save the model and the toy policy's tokenizer into a folder."""
     _random(0).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return folder
@@ -101,7 +101,7 @@ BASE = HierarchicalConfig(
     critic=CriticConfig(updates=2, warmup=1, batch_size=8, max_tokens=40, lr=1e-3),
     replay=ReplayConfig(capacity=40, max_age=1),
 )
-"""Little of everything; the ring goes round and turns grow too old within it."""
+"""A small training; the replay buffer wraps around, and turns become too old within it."""
 
 EVERYTHING = replace(
     BASE,
@@ -120,7 +120,7 @@ EVERYTHING = replace(
 
 
 def grade(problem: Problem, said: str) -> float:
-    """A score that has nothing to do with arithmetic, and of which there are many."""
+    """Return one of many scores, unrelated to arithmetic."""
     return uniform("grade", problem.id, said)
 
 
@@ -135,7 +135,7 @@ def trainer_of(
     lora: int = 4,
     load_in_4bit: bool = False,
 ) -> Trainer:
-    """A trainer of this configuration in this process."""
+    """Return a trainer of this configuration in this process."""
     policy = PolicyConfig(model_name=str(model), lora_r=lora, load_in_4bit=load_in_4bit, device="cpu", max_seq_len=160)
     roles = build_roles(policy, h, 0, devices=Devices.all_on("cpu"))
     return Trainer(
@@ -154,9 +154,9 @@ def trainer_of(
 
 
 def in_ranks(module: str, model: Path, begun: Sequence[Path], fresh: Callable[[], Path]) -> Path:
-    """Two ranks run a module in a `fresh` folder that holds copies of trainings that were `begun`; the folder. Once
-    more, in another one, where a rank crashed in native code: gloo's own thread does in torch 2.13, once in some 150
-    launches (docs/LOG.md)."""
+    """Run a module in two ranks, in a `fresh` folder with copies of the trainings that were `begun`; return the folder.
+    Run it once more, in another folder, if a rank crashed in native code: gloo's own thread does in torch 2.13, once in
+    some 150 launches (docs/LOG.md)."""
     for again in (True, False):
         folder = fresh()
         for one in begun:
@@ -173,33 +173,33 @@ def in_ranks(module: str, model: Path, begun: Sequence[Path], fresh: Callable[[]
 
 
 def told(folder: Path, name: str) -> list[dict[str, Any]]:
-    """What each of two ranks has written under a name."""
+    """Return the results that each of two ranks has written under a name."""
     return [json.loads((folder / f"rank-{rank}.json").read_text())[name] for rank in range(2)]
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """Its metrics, line by line."""
+    """Return the lines of its metrics."""
     return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
 
 
 def lasting(folder: Path) -> list[dict[str, Any]]:
-    """Of its metrics all that does not tell how long or by what detour it was come to."""
+    """Return its metrics without durations and figures that depend on interruptions."""
     passing = ("seconds/", "memory/", "critic/draws", "rollout/tokens_per_s", "overlap/")
     return [{name: value for name, value in line.items() if not name.startswith(passing)} for line in lines(folder)]
 
 
 def losses(folder: Path) -> list[float]:
-    """Of every iteration, in order."""
+    """Return the losses of every iteration, in order."""
     return [line[name] for line in lines(folder) for name in LOSSES if name in line]
 
 
 def die() -> None:
-    """As at the hands of a kernel that is out of memory."""
+    """End by SIGKILL, as the kernel's OOM killer does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Counted:
-    """Dies when it is called for the `last` time; until then it is `act`."""
+    """Calls `act`; kills the process at the `last` call."""
 
     def __init__(self, last: int, act: Callable[..., Any]) -> None:
         self.left, self.act = last, act
@@ -212,7 +212,7 @@ class Counted:
 
 
 def main(folder: Path, model: Path, where: str, number: int) -> None:
-    """Train until death."""
+    """Train until the process is killed."""
     if where == "after":
         trainer_of(model, folder, stop=Counted(number, lambda: False)).run()
     else:

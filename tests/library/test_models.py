@@ -1,4 +1,4 @@
-"""Policy, Verifier and Router: asked from Python, they say what they said in the evaluation."""
+"""Policy, Verifier and Router called from Python give the same results as in the evaluation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bundle(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def steps(bundle: Bundle, count: int) -> Iterator[tuple[StepView, Routed]]:
-    """Views of steps that the routed pair comes to, and the pair."""
+    """Yield the steps that the routed pair reaches, and the pair's results."""
     config, waves = load_config(str(MICRO)), Waves(workers=1)
     desk = Desk(**config.env.options)
     actor = routed_actor(bundle, desk, waves)
@@ -50,7 +50,7 @@ def steps(bundle: Bundle, count: int) -> Iterator[tuple[StepView, Routed]]:
 
 
 def conversation(view: StepView) -> list[Message]:
-    """The conversation as an agent has it that was told its tools in words."""
+    """Return the conversation of an agent whose tools are described in words."""
     told = Message(role="system", content=system_prompt((), view.tools, "text"))
     shown = (message if message.role == "assistant" else replace(message, role="user") for message in view.messages)
     return [told, *shown]
@@ -123,7 +123,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_in_a_notebook_each_cell_asks_again(bundle: Bundle) -> None:
-    """Two questions in one running loop, as two cells are, and one from the next notebook."""
+    """Two questions in one running event loop, as in two cells, and one from the next notebook."""
     (view, _), *_ = steps(bundle, 1)
     policy = Policy.load(bundle.folder)
 

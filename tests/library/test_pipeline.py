@@ -1,4 +1,4 @@
-"""Pipeline and Results: stages are made from Python, in a notebook too, and their tables are data frames."""
+"""Pipeline and Results: stages run from Python, in a notebook too, and their tables are data frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server and Teacher: the official client asks a server of the library, and the library asks a provider."""
+"""Server and Teacher: the official client calls a server of the library, and the library calls a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's program that uses every public name; mypy --strict reads it against the wheel."""
+"""A user's program that uses every public name; mypy --strict checks it against the wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def dictated(goal: str) -> list[r2v.Message]:
 
 
 class Echo:
-    """A benchmark of one's own."""
+    """A user's own benchmark."""
 
     name, version, capabilities = "echo", r2v.__version__, Capabilities()
 

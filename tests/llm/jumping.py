@@ -7,13 +7,13 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import WallClock
 
 R = TypeVar("R")
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """Its sleeps take no time, and its time is what they came to."""
+    """An event loop whose sleeps take no time; its time is their sum."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,10 +32,10 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     @property
     def clock(self) -> WallClock:
-        """The same time, as providers take it."""
+        """Return the loop's time as a clock for providers."""
         return WallClock(now=self.time, sleep=asyncio.sleep)
 
     def play(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run to the end, and close."""
+        """Run to the end, and close the loop."""
         with asyncio.Runner(loop_factory=lambda: self) as runner:
             return runner.run(work)

@@ -28,7 +28,7 @@ from r2v.wire.message import Message
 
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 PATIENCE = 30.0
-"""Seconds a call may take before the test fails; what a lost call may last by the plan is `timeout`."""
+"""Seconds a call may take before the test fails; the plan's `timeout` bounds a lost call."""
 QUICK = {"mode": "batch", "flush_seconds": 0.05, "poll_seconds": 0.02, "reconcile_after": 0.2, "timeout": 0.1}
 
 
@@ -62,7 +62,7 @@ def remote(
     models: Mapping[str, str] = MODELS,
     **plan: Any,
 ) -> ProviderRemote:
-    """A provider's model, in a hurry unless the plan says otherwise; in a project where one is given."""
+    """Return a provider's model with short waits unless the plan says otherwise; in a project where one is given."""
 
     async def adopt(other: Path) -> None:
         await remote(provider, other, scope=scope, project=project, only=True, **plan).collect_batches()
@@ -73,10 +73,9 @@ def remote(
             project,
             payer=folder,
             scope={"test": scope, "provider": provider},
-            adopt=adopt,
+            adopt=None if only else adopt,
             project_max_usd=project_max_usd,
             budget=budget,
-            alone=only,
             numbered=not only,
         )
     rate = rate_of(provider, models[provider])
@@ -116,28 +115,28 @@ def play(
 
 
 class HeldLifecycle(Lifecycle):
-    """Batches of an emulator that end when the test says so, however slow the machine; its clock is the true one."""
+    """Batches of an emulator that end when the test says so, however slow the machine; its clock is the real one."""
 
     def __init__(self) -> None:
         super().__init__(seconds=0.0)
         self.ends: list[float] = []
 
     def progress(self, polls: int, age: float) -> float:
-        """A batch has ended if it was made before the test's last word."""
+        """Return 1.0 for a batch made before the test's last `end_those_made`, else 0.5."""
         return 1.0 if self.ends and time.time() - age < self.ends[-1] else 0.5
 
     def end_those_made(self) -> None:
-        """Those that are made until now end."""
+        """End the batches made so far."""
         self.ends.append(time.time())
 
     def release(self) -> None:
-        """From now on all end at once."""
+        """Let all batches end at once from now on."""
         self.ends.append(float("inf"))
 
 
 class Killer:
-    """Stands for fsync: kills the process at the `at`-th one, when the rows are on disk (`after`), before they
-    are (`before`), or with half of the last one there (`torn`)."""
+    """Stand-in for fsync: kills the process at the `at`-th call, when the rows are on disk (`after`), before they are
+    (`before`), or with half of the last one there (`torn`)."""
 
     def __init__(self, at: int, how: str, path: Path) -> None:
         self.at, self.how, self.count = at, how, 0
@@ -159,7 +158,7 @@ Spec = dict[str, Any]
 
 
 def play_spec(spec: Spec) -> None:
-    """Play as it says, in a process of its own."""
+    """Play a specification in a process of its own."""
     os.environ.update(spec["urls"])
     path = Path(spec["folder"]) / "journal.jsonl"
     sync = Killer(spec["at"], spec["how"], path)
@@ -174,7 +173,7 @@ def play_spec(spec: Spec) -> None:
 
 
 def killed(spec: Spec) -> bool:
-    """Play in another process; whether it was killed on the way (False: it came to its end)."""
+    """Play in another process; return True if it was killed on the way, False if it finished."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.llm.talk", "openai", "anthropic"])
     process = context.Process(target=play_spec, args=(spec,))

@@ -1,4 +1,4 @@
-"""A scripted model is asked, counted and priced like any other."""
+"""A scripted model is called, counted and priced like any other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_tokens_are_words_and_marks(text: str, tokens: int) -> None:
 
 
 def test_threads_that_count_other_texts_at_the_same_time_count_right() -> None:
-    """More texts than are remembered, so that each thread makes room."""
+    """More texts than the cache holds, so that each thread makes room."""
     texts = ["x " * (number % 7) + str(number) for number in range(8_300)]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(count_tokens, texts)) == [len(text.split()) for text in texts]

@@ -1,4 +1,4 @@
-"""The wave engine: when a wave leaves, what is remembered, what an exception does, and what changes nothing."""
+"""The wave engine: the departure of a wave, its state, exceptions, and results that do not depend on timing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 
 class Echo:
-    """Answers what it was asked and keeps every wave. It refuses to be asked twice at the same time."""
+    """Answers its requests and keeps every wave; refuses a second call while one is running."""
 
     def __init__(self, max_batch: int = 64) -> None:
         self.max_batch = max_batch
@@ -44,7 +44,7 @@ class Echo:
 
 
 class Manual:
-    """A clock that stands still until it is told how late it is."""
+    """A clock that stands still until the test sets its lateness."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -63,7 +63,7 @@ class Manual:
 
 
 async def settle() -> None:
-    """Let everything that can happen without time or worlds happen."""
+    """Let everything happen that needs neither time nor an environment."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -139,7 +139,7 @@ def test_a_wave_leaves_when_its_oldest_question_is_old() -> None:
 
 
 def test_the_timer_finds_its_question_old_whatever_the_hour() -> None:
-    """(t + age) - t is not age in floating point; a wave must not miss its hour by a rounding."""
+    """(t + age) - t is not age in floating point; a wave must not miss its deadline by a rounding."""
     for number in range(200):
         clock = Manual(now=0.1 * number)
         waves, backend, released = Waves(workers=1, max_age=0.02, clock=clock), Echo(), threading.Event()
@@ -173,7 +173,7 @@ def test_a_wave_leaves_when_nobody_acts() -> None:
 
 
 def test_a_question_waits_for_worlds_that_are_being_stepped() -> None:
-    """Nobody acts, but one will come out of its world and ask: the wave waits for it."""
+    """No conversation acts, but one will return from its environment and ask: the wave waits for it."""
     waves, backend = Waves(workers=1, clock=Manual()), Echo()
     ask = waves.batched(backend)
 
@@ -233,7 +233,7 @@ def chat(text: str, *, key: int = 0, temperature: float = 0.0) -> Request:
 
 
 class Parrot:
-    """A chat backend that says the user's words again and counts how often it was asked."""
+    """A chat backend that repeats the user's words and counts its calls."""
 
     max_batch = 4
 
@@ -322,7 +322,7 @@ def test_the_first_exception_cancels_the_rest_and_is_raised() -> None:
 
 
 class Moody:
-    """A backend that fails until it is told not to."""
+    """A backend that fails until the test lets it succeed."""
 
     max_batch = 8
 

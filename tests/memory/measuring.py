@@ -1,4 +1,4 @@
-"""Measurements for tests: the package's own, else made in this process and kept while it lasts."""
+"""Measurements for tests: the package's own, else made in this process and cached."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ READER: ModelConfigValues = {
 
 
 def measure(asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
-    """As the measuring process answers."""
+    """Return the answer of the measuring process."""
     return _answered(
         json.dumps([isinstance(asked, MeasuredCase), asdict(asked) if isinstance(asked, MeasuredCase) else asked])
     )
@@ -50,13 +50,13 @@ def _answered(text: str) -> dict[str, Any]:
 
 
 def lookup(case: MeasuredCase) -> MeasuredMemory:
-    """A measurement, from a file of the package where it has one."""
+    """Return a measurement, from a file of the package if it has one."""
     record = store.shipped().get(case.key)
     return from_values(measure(case) if record is None else record)
 
 
 def model(values: str | ModelConfigValues) -> KnownModel:
-    """A registered model by name, or one by its config.json."""
+    """Return a registered model by name, or one by its config.json."""
     if isinstance(values, str):
         return known_model(values)
     return KnownModel(name="model", values=values, sizes=store.ModelSizes(**measure(values)))

@@ -1,4 +1,5 @@
-"""The memory plan against the bytes of the real trainer, phase by phase; benchmarks/hrl_memory.py has 40 cases."""
+"""The memory plan, compared with the bytes of the real trainer, phase by phase; benchmarks/hrl_memory.py has 40
+cases."""
 
 from __future__ import annotations
 

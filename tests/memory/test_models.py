@@ -1,4 +1,4 @@
-"""Models by name: their config.json, parameters as published, estimates, and what is refused."""
+"""Models by name: their config.json, parameters as published, estimates, and refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_parameters_as_published(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_an_estimate_is_near_the_count(name: str) -> None:
-    """Towers that read images aside: no text passes them."""
+    """Without towers that read images: no text passes them."""
     assert estimated(MODEL_CONFIGS[name]).total == pytest.approx(known_model(name).sizes.parameters, rel=0.12)
     assert estimated(MODEL_CONFIGS[name]).per_token == pytest.approx(known_model(name).sizes.per_token, rel=0.12)
 
@@ -98,7 +98,7 @@ def test_a_directory_is_read_and_nothing_but_its_config(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_registered_model_is_as_the_registry_has_it(tmp_path: Path) -> None:
-    """With entries that the registry leaves out; and not where one differs that it has."""
+    """Entries that the registry leaves out are allowed; a differing entry is not."""
     folder, registered = tmp_path / "Qwen2.5-0.5B", MODEL_CONFIGS["Qwen/Qwen2.5-0.5B"]
     folder.mkdir()
     for change, same in (({"use_cache": True}, True), ({"hidden_size": 64}, False)):

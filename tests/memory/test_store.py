@@ -1,4 +1,4 @@
-"""Measurements are looked for in files, and measured once where they are in none."""
+"""Measurements are looked up in files, and made once if they are missing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from r2v.memory import store
 from r2v.memory.measured.child import answer
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Moment, as_values, from_values
 from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
+from r2v.storage.files import write_json
 from tests.memory.measuring import READER, SMALL
 
 CASE = MeasuredCase(code="r2v.hrl.training.rehearsal:memory", action="train", role="critic", model=READER)
@@ -47,7 +48,7 @@ def test_a_case_is_measured_once_and_read_from_then_on(project: Path) -> None:
 
 
 def test_a_damaged_file_is_measured_anew(project: Path) -> None:
-    store.keep(CASE.key, as_values(RESULT))
+    write_json(store.MEASURED / f"{CASE.key}.json", as_values(RESULT))
     (project / f"outputs/.measured/{CASE.key}.json").write_text("{")
     assert store.measurement(CASE, lambda _: as_values(RESULT)) == RESULT
     (project / f"outputs/.measured/{CASE.key}.json").write_text('{"moments": [["fresh", "x", 1]], "flops": []}')
@@ -79,6 +80,6 @@ def test_the_measuring_process_measures_and_refuses(project: Path) -> None:
 
 
 def test_what_the_package_ships_is_what_is_measured_here() -> None:
-    """One small record of it, measured again."""
+    """One small shipped record, measured again."""
     values = MODEL_CONFIGS["HuggingFaceTB/SmolLM2-135M"]
     assert store.shipped()[store.sizes_key(values)] == answer(values)

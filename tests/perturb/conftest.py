@@ -19,13 +19,14 @@ Player = Callable[..., Episode]
 
 @pytest.fixture(scope="session")
 def desk() -> Desk:
-    """A desk with a faultless expert."""
+    """Return a desk with a faultless expert."""
     return Desk(slips=0.0, weakness=0.0)
 
 
 @pytest.fixture(scope="session")
 def only() -> Perturbations:
-    """Perturbations in which just the named categories occur: `only(distractor=0.2)`, or a CategoryConfig."""
+    """Return a function that makes perturbations of the named categories only: `only(distractor=0.2)`, or a
+    CategoryConfig."""
 
     def make(
         held_out_families: tuple[str, ...] = (),
@@ -45,7 +46,7 @@ def only() -> Perturbations:
 
 @pytest.fixture(scope="session")
 def play(desk: Desk) -> Player:
-    """Have the expert play the desk's task number `index`."""
+    """Return a function that has the expert play the desk's task number `index`."""
 
     def run(
         index: int,

@@ -1,4 +1,4 @@
-"""What a hit does to a text, category by category."""
+"""The effect of a hit on a text, category by category."""
 
 from __future__ import annotations
 

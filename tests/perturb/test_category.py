@@ -1,4 +1,4 @@
-"""A perturbation from outside the package: the file that docs/extending/perturbation.md shows, live and stored."""
+"""A perturbation from outside the package: the file of docs/extending/perturbation.md, live and stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[..., PerturbationsConfig]
 def fog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: Callable[..., PerturbationsConfig]
 ) -> PerturbationsConfig:
-    """Fog alone, its module in the folder where the command is started."""
+    """Return a configuration of fog alone, with its module in the folder of the command."""
     (text,) = (block.text for block in blocks_of(PAGE) if block.language == "python")
     (tmp_path / FILE).write_text(text)
     monkeypatch.delitem(sys.modules, "fog_of_page", raising=False)  # another test's folder
@@ -110,7 +110,7 @@ MISTAKEN = Category(kind="edit", group="distractor", mode="permanent", alter=_ag
 
 @pytest.fixture
 def own(fog: PerturbationsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Schedule]:
-    """The schedule of one category of a module of one's own."""
+    """Return the schedule of one category of a user's own module."""
     (tmp_path / f"{OWN_MODULE}.py").write_text(OWN)
     monkeypatch.delitem(sys.modules, OWN_MODULE, raising=False)
 
@@ -122,7 +122,7 @@ def own(fog: PerturbationsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def _answers(schedule: Schedule) -> list[str | None]:
-    """What each call of an episode answers where it fails."""
+    """Return the text of each failing call of an episode; None where it succeeds."""
     answers = [schedule.call(TASK, CALLS[: number + 1]) for number in range(len(CALLS))]
     return [answer and answer.text for answer in answers]
 

@@ -1,4 +1,4 @@
-"""The live wrapper on a real desk: what is let through, what fails, what can be put back, what stays solvable."""
+"""The live wrapper on a real desk: calls let through, failures, snapshots, and tasks that stay solvable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASK = Task(task_id="t", goal="count to three")
 
 
 class Counter:
-    """A world that counts the calls that reach it; the third call ends it, a call `bad` is refused."""
+    """An environment that counts the calls that reach it; the third call ends it, a call `bad` is refused."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -59,7 +59,7 @@ def _wrapped(seed: int = 1, severity: float = 0.0, **probs: float) -> tuple[Coun
 
 
 def _drive(env: Environment, actions: list[str]) -> list[Any]:
-    """Everything that an environment says while these actions are taken."""
+    """Return all answers of an environment to these actions."""
     return [env.reset(seed=1, task=TASK), *(env.step(action) for action in actions)]
 
 
@@ -270,7 +270,7 @@ def test_a_world_without_snapshots_says_so() -> None:
 
 
 LASTING = ("schema_drift",)
-"""Of their own mode: the expert knows the old names alone."""
+"""Categories whose effect lasts: the expert knows the old names alone."""
 
 
 @pytest.mark.parametrize("name", [name for name in PerturbationsConfig.categories() if name not in LASTING])

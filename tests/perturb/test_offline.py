@@ -1,4 +1,4 @@
-"""Twins of stored episodes: valid, equal to the live world's, and refused where they would teach invention."""
+"""Twins of stored episodes: valid, equal to the live environment's, and refused where they would teach invention."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from r2v.perturb.schedule import Schedule, make_schedule
 
 
 def replay_actions(episode: Episode) -> list[str]:
-    """The actions that reached the world; executed without perturbations they give the recorded success.
+    """Return the actions that reached the environment; executed without perturbations they give the recorded success.
 
-    Whether a call failed is told by the observation that answers it, the next step's. The answer to the last
-    call is in no step: where the step limit cut a failure off there, that action (it ended nothing, or was
-    never carried out) is left out.
+    The observation that answers a call, the next step's, shows its failure. The answer to the last call is in no step:
+    if the step limit cut a failure off there, that action (it ended nothing, or was never carried out) is left out.
     """
     carried_out = [not call_failed(step.perturbations) for step in episode.steps[1:]]
     carried_out.append(episode.success or episode.termination != "max_steps")
@@ -42,7 +41,7 @@ def clean(play: Player) -> list[Episode]:
 
 @pytest.fixture(scope="module")
 def schedule(desk: Desk, only: Make) -> Schedule:
-    """Everything that can be written into a stored episode."""
+    """Return a schedule of everything that can be written into a stored episode."""
     return make_schedule(
         desk,
         only(
@@ -160,7 +159,7 @@ def test_cutting_the_last_step_changes_no_earlier_one(clean: list[Episode], sche
 
 
 def test_clean_episodes_hold_no_canary(clean: list[Episode], schedule: Schedule) -> None:
-    """Ids are many worlds' and a canary is one world's: no clean episode of the same task shows it."""
+    """Ids occur in many environments and a canary in one: no clean episode of the same task shows it."""
     planted = [
         (twin.metadata.task_id, one.canary)
         for _, twin in _annotated(clean, schedule)
@@ -252,7 +251,7 @@ def test_replacing_an_observation_under_its_action_is_refused(
 
 
 def test_replacement_keeps_actions_that_rested_on_what_is_gone(clean: list[Episode], desk: Desk, only: Make) -> None:
-    """The construction of the ablation alone: no twin is refused for lost support, and no action changes."""
+    """For the ablation alone: no twin is refused for lost support, and no action changes."""
     schedule = make_schedule(desk, only(partial_observation=0.6, stale_observation=0.4), "shift", 101)
     report = Report()
     made = [

@@ -1,4 +1,4 @@
-"""Renamed pages: calls reach the world by its own names, twins are the live world's, and every key matters."""
+"""Renamed pages: calls reach the environment under its own names, twins equal the live ones, and every key matters."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_schemas_are_told_by_the_names_that_hold() -> None:
 
 
 class Reader:
-    """A careful expert that notices which fields have a new name: what it is told it reads by the old one, and what it
-    calls it calls by the names of the tools in force."""
+    """A careful expert that notices renamed fields: it reads them by the old name, and calls tools by their current
+    names."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -1,4 +1,4 @@
-"""Draws: keyed, coupled, as frequent as asked, and blind to everything but their key."""
+"""Draws: keyed, coupled, of the configured frequency, and blind to everything but their key."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _task(number: int = 0) -> Task:
 
 
 def _hits(schedule: Schedule, name: str, tasks: int, steps: int) -> set[tuple[int, int]]:
-    """The (task, step) pairs that one category hits, on pages it could hit."""
+    """Return the (task, step) pairs that one category hits, on pages it could hit."""
     found = set()
     for number in range(tasks):
         for step in range(1, steps + 1):
@@ -90,7 +90,7 @@ RICH = '{"page":"list","rows":"7"}\n' + "\n".join(f'{{"row":"{n}","name":"n{n}",
 
 
 def _played(modes: dict[str, PerturbationMode] | None = None, **given: CategoryConfig) -> list[str]:
-    """What a schedule makes of the goals, calls and pages of some episodes, and how long it takes."""
+    """Return a schedule's versions of the goals, calls and pages of some episodes, and the delays."""
     schedule, shown = Schedule(benchmark="desk", categories=given, seed=101, modes=modes or {}), []
     for task in [Task(task_id=f"t{number}", goal="find a row for me") for number in range(12)]:
         shown.append(schedule.goal(task))
@@ -145,7 +145,7 @@ DRAWN = {
     "goal_typo": "f06909717f0fd97d",
     "latency": "b4e4a203ae1defa0",
 }
-"""What the categories drew before they had modes to choose from, hashed."""
+"""Hashes of the categories' draws before they had modes to choose from."""
 
 
 @pytest.mark.parametrize("name", PerturbationsConfig.categories())

@@ -1,4 +1,4 @@
-"""Garbage collection removes what nothing points at, and nothing that anybody paid for, made or works on."""
+"""Garbage collection removes unreferenced artifacts, and nothing that was paid for, made by hand or is in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = [f"{number:016x}" for number in range(9)]
 
 
 def made(root: Path, job: str, key: str, inputs: dict[str, str] | None = None, summary: str = "") -> Path:
-    """A finished artifact with a checkpoint of 1000 bytes."""
+    """Make a finished artifact with a checkpoint of 1000 bytes."""
     store = root / "outputs" / ".artifacts"
     with build(store, job, key, "m:S", "seed: 1\n", {}, root) as work:
         (work.folder / "data.jsonl").write_text("{}\n")
@@ -35,7 +35,7 @@ def made(root: Path, job: str, key: str, inputs: dict[str, str] | None = None, s
 
 
 def gone(root: Path, **options: bool) -> dict[str, bool]:
-    """Name -> whether only leftovers go."""
+    """Return name -> True if only leftovers go."""
     return {item.folder.name: item.leftovers for item in garbage(root, **options)}
 
 
@@ -116,7 +116,7 @@ def test_an_unfinished_attempt_goes_where_that_is_asked_for(tmp_path: Path) -> N
 def test_what_r2v_did_not_mark_is_kept_and_named_in_one_line(
     tmp_path: Path, room: str, lies_as: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt that is a link was emptied where it led to."""
+    """An attempt that is a link was emptied at the link's target."""
     home = tmp_path / "home"
     for name in ("thesis.tex", ".ssh/id", "snapshot.json", ATTEMPT, "notes.jsonl"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)

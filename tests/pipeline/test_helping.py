@@ -1,4 +1,4 @@
-"""Helpers play a stage's blocks beside it, and whatever becomes of them the result is the same bytes."""
+"""Helpers play a stage's blocks beside it, and whatever happens to them the result is the same bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS = ("evaluate", "--config", str(MICRO), "--overrides", *SMALL)
 
 
 def attempt_of(project: Path, name: str) -> Path:
-    """The published attempt of a job."""
+    """Return the published attempt of a job."""
     places = {
         "evaluate": "results/micro",
         "perturb": "data/micro/trajectories",
@@ -46,7 +46,7 @@ def attempt_of(project: Path, name: str) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What an artifact holds, but for who made it when."""
+    """Return an artifact's files without provenance and times."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoint" not in path.name]
     about = ("artifact.json", "config.yaml", ATTEMPT)
     return {
@@ -57,7 +57,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def begun(project: Path, name: str) -> dict[str, bytes]:
-    """Make the attempt of a job one that was begun and killed before its first play; what it had come to."""
+    """Reset the attempt of a job to a run that was killed before its first episode; return its former content."""
     folder = attempt_of(project, name)
     made = content(folder)
     for path in folder.iterdir():
@@ -100,8 +100,8 @@ def test_what_a_helper_has_played_is_the_stage_s_own(
 
 
 def without_parts(project: Path) -> dict[str, dict[str, bytes]]:
-    """Make the ablations ones that were begun, and take away the evaluations and routers that they had made; what each
-    of these artifacts held, by folder."""
+    """Reset the ablations to a run that was killed, and remove the evaluations and routers that they had made; return
+    the former content of these artifacts, by folder."""
     store, own = project.resolve() / "outputs/.artifacts", attempt_of(project, "ablations")
     named = json.loads((own / "artifact.json").read_text())["summary"]["artifacts"]
     chain = {(project / place).resolve() for place in ("results/micro", "outputs/micro/router")}
@@ -114,7 +114,7 @@ def without_parts(project: Path) -> dict[str, dict[str, bytes]]:
 
 
 def now(expected: dict[str, dict[str, bytes]]) -> dict[str, dict[str, bytes]]:
-    """What these folders hold."""
+    """Return the content of these folders."""
     return {folder: content(Path(folder)) for folder in expected}
 
 
@@ -160,7 +160,7 @@ def test_a_collection_by_batches_is_played_by_one_process() -> None:
 
 @pytest.fixture
 def quick_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Helpers start by a Python whose libraries are imported already."""
+    """Make helpers start by a Python whose libraries are imported already."""
     monkeypatch.setattr("sys.executable", warm.python())
     monkeypatch.setenv("PYTHONPATH", str(warm.ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -184,9 +184,10 @@ LARGE = (
 
 @pytest.mark.parametrize("count", [1, 2, 4] if trust.whole_suites else [1])
 def test_processes_killed_at_random_lose_nothing_that_was_played(count: int, project: Path) -> None:
-    """The stage and its helpers, each killed -9 in turn and started again; what a life finished, the next one has."""
+    """The stage and its helpers, each killed -9 in turn and restarted; episodes finished in one life are kept for the
+    next."""
     words = ("evaluate", "--config", str(MICRO), "--overrides", *LARGE)
-    if LARGE != SMALL:  # which the project has made
+    if LARGE != SMALL:  # the project has made it with SMALL
         alone = warm.run(project, *words)
         assert alone.returncode == 0, alone.stderr
     expected, kept, killed = begun(project, "evaluate"), 0, list[int]()
@@ -210,11 +211,11 @@ def test_processes_killed_at_random_lose_nothing_that_was_played(count: int, pro
 
 
 SETTLED = 10**9
-"""More than any number of lines: the artifact is finished and its plays lie in it."""
+"""More than any number of lines: the artifact is finished and contains its episodes."""
 
 
 def _plays(project: Path) -> int:
-    """Lines of plays, published ones included."""
+    """Return the number of episode lines, published ones included."""
     folder = project / "outputs/.episodes" / attempt_of(project, "evaluate").name
     lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
     return SETTLED if (folder / "published.json").exists() else lines

@@ -1,4 +1,5 @@
-"""Bundles, runs and reports go to a hub and come back unchanged; what does not hold, or holds a key, goes nowhere."""
+"""Bundles, runs and reports go to a hub and come back unchanged; a damaged one, or one with a key in it, is not
+pushed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as a push and a pull ask for. Repositories lie in memory: full name -> name -> content."""
+    """The part of the hub that a push and a pull need. Repositories are in memory: full name -> name -> content."""
 
     protocol_version = "HTTP/1.1"
     repositories: dict[str, dict[str, bytes]]
@@ -125,7 +126,8 @@ def hub() -> Iterator[str]:
 
 
 def run_all(folder: Path, *commands: str, **values: str) -> list[tuple[int, str]]:
-    """Run commands of r2v in one process; (exit code, lines) of each. A word NAME=VALUE before one sets a variable."""
+    """Run commands of r2v in one process; return (exit code, lines) of each. A word NAME=VALUE before one sets a
+    variable."""
     script = (
         "import os, sys\nfrom r2v.cli.main import main\n"
         "for line in sys.argv[1:]:\n"

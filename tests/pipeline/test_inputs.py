@@ -1,4 +1,4 @@
-"""Weights that are quantized already are refused by every command, before anything is trained or paid for."""
+"""Weights that are quantized already are refused by every command, before any training or payment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from r2v.storage.weights import ADAPTERS, BUNDLED
 
 @pytest.fixture
 def quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the config.json of a quantized model, and no weights."""
+    """Make a folder with the config.json of a quantized model, and no weights."""
     monkeypatch.chdir(tmp_path)
     values = json.loads((BUNDLED["tiny"] / "config.json").read_text())
     (tmp_path / "model").mkdir()

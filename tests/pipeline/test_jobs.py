@@ -1,4 +1,4 @@
-"""The table of stages: its rows are whole, and what stands in a row is typed nowhere else."""
+"""The table of stages: its rows are complete, and their contents are typed nowhere else."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_flag_names_a_key_and_its_true_default(flag: Flag) -> None:
 
 
 def _literals(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
-    """(line, strings) of every list, tuple, set and dict that is written out, and of every comparison."""
+    """Yield (line, strings) of every list, tuple, set and dict that is written out, and of every comparison."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             parts: list[ast.expr | None] = [*node.elts]
@@ -132,7 +132,7 @@ OTHER_SUBJECTS = {
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
     "r2v/evaluation/audit/check_inputs.py": "inputs of an evaluation, held to the table by the test below",
 }
-"""Places that list trainings, not stages."""
+"""Modules that list trainings, not stages."""
 
 
 def _lists_trainings(path: Path) -> bool:
@@ -219,7 +219,7 @@ COMMANDS = """
 
 
 def test_a_stage_is_added_by_its_module_with_its_row_and_its_script(tmp_path: Path) -> None:
-    """Then it has a command, a place, a number, reuse, and a line in the chain, without another file."""
+    """It then has a command, a place, a number, reuse, and a line in the chain, without another file."""
     shutil.copytree(REPOSITORY / "r2v", tmp_path / "r2v", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
     shutil.copytree(REPOSITORY / "configs", tmp_path / "configs")

@@ -1,4 +1,4 @@
-"""A run outside Slurm writes down how far it is, whatever ends it."""
+"""A run outside Slurm records its progress, however it ends."""
 
 from __future__ import annotations
 

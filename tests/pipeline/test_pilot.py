@@ -1,4 +1,4 @@
-"""`r2v pilot` against emulated models: what it asks, pays, says and writes."""
+"""`r2v pilot` with emulated models: its questions, its bill, its output and its files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pilot_config(provider: Stub, *more: str) -> Config:
 
 
 def test_a_pilot_plays_an_agent_by_both_models(tmp_path: Path) -> None:
-    """The small model says nothing to hard tasks; the agent fails there."""
+    """The small model fails hard tasks; the agent fails there."""
 
     def says(seen: Seen) -> list[Step]:
         knows = seen.json["model"] == "big-1" or "hard" not in seen.body.decode()

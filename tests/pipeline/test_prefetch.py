@@ -1,4 +1,4 @@
-"""`r2v prefetch`: what jobs read from elsewhere, listed and fetched beforehand."""
+"""`r2v prefetch`: files that jobs read from elsewhere are listed and fetched beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of jobs: its order, what a change makes again, and what a finished job costs the second time."""
+"""The table of jobs: its order, the jobs that a change makes stale, and the second run of a finished job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from r2v.pipeline.run import fewer_than_asked, run_here, run_job
 from r2v.storage.artifact import fingerprint
 
 NAMES = [item.name for item in selection(Config())[0]]
-"""The chain as it is by default: hierarchical training is asked for by its key."""
+"""The default chain; a key adds hierarchical training."""
 
 SEED_TABLE = {
     "collect": (),
@@ -95,7 +95,7 @@ def test_downstream() -> None:
 
 @cache
 def own_keys(*overrides: str) -> dict[str, str]:
-    """Each job's fingerprint from its sections alone, inputs aside."""
+    """Return each job's fingerprint from its sections alone, without inputs."""
     config, found = load(None, overrides), dict[str, str]()
     for item in JOBS:
         stage = item.load()
@@ -151,7 +151,7 @@ TOUCHED = {
 
 @pytest.mark.parametrize("override", TOUCHED)
 def test_a_change_touches_the_stages_that_read_it(override: str) -> None:
-    """And the ablations, which depend on everything that can change a result."""
+    """The ablations too, which depend on everything that can change a result."""
     before, after = own_keys(), own_keys(override)
     touched = TOUCHED[override]
     ablated = {"ablations"} if touched - {"hierarchical"} else set()
@@ -228,7 +228,7 @@ def test_the_same_in_two_folders(tmp_path: Path) -> None:
 
 
 def test_equal_content_is_reused_although_it_was_made_anew(tmp_path: Path) -> None:
-    """A forced collection gives another run with the same episodes: nothing after it has to be done."""
+    """A forced collection gives another run with the same episodes: nothing after it is stale."""
     run_here(small(), without=LATER, root=tmp_path)
     forced = run_here(small(), without=LATER, force=["collect"], root=tmp_path)
     assert [done.fresh for done in forced] == [True, False]

@@ -1,4 +1,4 @@
-"""Random base models of the families that people have, saved as hub folders: nothing pretrained, nothing downloaded."""
+"""Random base models of common families, saved as hub folders: nothing pretrained, nothing downloaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def random_base(family: str, vocabulary: int, seed: int = 0) -> Any:
-    """A random causal language model of two small layers."""
+    """Return a random causal language model of two small layers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
@@ -43,14 +43,14 @@ def random_base(family: str, vocabulary: int, seed: int = 0) -> Any:
 
 
 def saved_base(family: str, folder: Path, seed: int = 0, vocabulary: int = 64) -> Path:
-    """The same in a folder with a tokenizer of whole words."""
+    """Save such a model in a folder with a tokenizer of whole words."""
     tokenizer = tiny_models.tokenizer()
     export(Loaded(model=random_base(family, vocabulary, seed), tokenizer=tokenizer, name=family), folder)
     return folder
 
 
 def stirred(loaded: Loaded, size: float = 0.05) -> Loaded:
-    """Adapters that do something: fresh ones begin as nothing."""
+    """Return it with random adapters: fresh ones change nothing."""
     with torch.no_grad():
         for name, weight in loaded.model.named_parameters():
             if "lora_B" in name:

@@ -22,7 +22,8 @@ _SAID = "said in the middle"
 
 
 def tokenizer(template: str) -> Any:
-    """A token a byte, and one for each of the template's control tokens; what ends an action in it is the end token."""
+    """Return a tokenizer with a token per byte, and one for each of the template's control tokens; the token that ends
+    an action is the end token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -38,13 +39,13 @@ def tokenizer(template: str) -> Any:
 
 
 def _end_of_action(made: Any) -> str | None:
-    """The control token that the template writes after an action, where it writes one."""
+    """Return the control token that the template writes after an action; None if it writes none."""
     for content in (_SAID, [{"type": "text", "text": _SAID}]):
         asked = "go" if content == _SAID else [{"type": "text", "text": "go"}]
         turns = [("user", asked), ("assistant", content), ("user", asked)]
         try:
             text = made.apply_chat_template([{"role": r, "content": c} for r, c in turns], tokenize=False)
-        except Exception:  # it wants the other kind of content
+        except Exception:  # the template needs the other kind of content
             continue
         if _SAID in text:
             found = _CONTROL.match(text.split(_SAID)[1].lstrip())

@@ -16,7 +16,7 @@ from r2v.storage import record
 
 @contextmanager
 def stopped_by_a_signal(folder: Path) -> Iterator[None]:
-    """SIGTERM to this process as soon as a training has told, as its record does, that it is under way."""
+    """Send SIGTERM to this process as soon as the record of a training shows that it is under way."""
     records, over = folder.with_name(f"{folder.name}-record"), threading.Event()
 
     def watch() -> None:

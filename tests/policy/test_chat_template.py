@@ -1,4 +1,4 @@
-"""Chat templates as models come with them: every text arrives, on every day, and the tools are told."""
+"""Chat templates as shipped with models: every text reaches the prompt, the same on every day, and so do the tools."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOOLS = (
 
 FOLDED = {"cohere", "cohere2", "diffusion_gemma", "gemma", "gemma3", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5"}
 FOLDED |= {"gptoss", "llava_next", "phi3", "phi3_5"}
-"""Templates that have no place for observations beside plain actions, their training variants left out."""
+"""Templates without a role for observations beside plain actions; their training variants are left out."""
 
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
@@ -68,7 +68,7 @@ def _texts(encoder: Encoder, steps: int) -> str:
 
 
 def _lines(steps: int, form: ToolForm | None = None) -> Iterator[str]:
-    """What must be read in the prompt, in order."""
+    """Yield the lines that the prompt must contain, in order."""
     yield from GOAL.split("\n")
     for step in range(steps + 1):
         yield from OBSERVATIONS[step].split("\n")
@@ -77,12 +77,12 @@ def _lines(steps: int, form: ToolForm | None = None) -> Iterator[str]:
 
 
 def _read(text: str) -> str:
-    """A prompt with JSON's escapes undone, for some templates show observations as JSON strings."""
+    """Return a prompt with JSON's escapes undone, for some templates show observations as JSON strings."""
     return text.replace("\\n", "\n").replace('\\"', '"')
 
 
 def test_trl_ships_thirty_templates_and_more() -> None:
-    assert len(ORIGINALS) >= 30  # 1.12 has 34
+    assert len(ORIGINALS) >= 30  # TRL 1.12 has 34
 
 
 @pytest.mark.parametrize("name", PLAYED)
@@ -120,7 +120,7 @@ def test_every_text_of_every_template_arrives_on_every_day(name: str, monkeypatc
 
 
 def _learned(encoder: Encoder) -> list[str]:
-    """The texts that an episode teaches, after every step has been found where it is prompted at play."""
+    """Return the texts that an episode teaches, after finding every step at its position in the prompt of play."""
     steps = [
         Step(step_idx=i, observation=Observation(raw_text=page), action=Action(raw_text=action))
         for i, (page, action) in enumerate(zip(OBSERVATIONS, ACTIONS, strict=False))
@@ -160,7 +160,7 @@ OPENING = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('[/THINK]')[-1] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>[THINK]\n{% endif %}"
 )
-"""A template that opens a thought whatever it is told, and drops thoughts from the history."""
+"""A template that always opens a thought, and drops thoughts from the history."""
 
 
 def test_a_thought_that_history_drops_is_closed_by_the_tag_that_the_template_looks_for() -> None:
@@ -180,7 +180,7 @@ def test_a_thought_that_nothing_closes_is_refused() -> None:
 
 
 def test_without_the_stopped_clock_a_prompt_would_change() -> None:
-    """So the test above can fail: three of the templates ask for the date."""
+    """It shows that the test above can fail: three of the templates ask for the date."""
     asking = {name for name, text in TEMPLATES.items() if "strftime_now" in text}
     assert {"llama3_2", "gptoss", "muse_glimmer"} <= asking
     made = tokenizer(TEMPLATES["llama3_2"])
@@ -263,7 +263,7 @@ def test_roles_that_must_alternate_are_joined() -> None:
     assert encoder.tokenizer.decode(encoder(messages)) == "[user]s\n\ng\n\no0[assistant]a0[user]o1"
 
 
-# Actions in the form in which chat templates, as models come with them, write calls; and back.
+# Actions in the form in which the chat templates write calls; and back.
 
 TYPED_TOOLS = (
     ToolSpec(

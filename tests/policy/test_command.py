@@ -71,7 +71,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def stopped(folder: Path, *words: str, when: Callable[[], bool]) -> str:
-    """Type a command and send it SIGTERM once `when` holds; it leaves with 75, telling why. What it said."""
+    """Type a command and send it SIGTERM once `when` holds; it must exit with 75 and the reason. Return its output."""
     with start(folder, *words) as process:
         try:
             deadline = time.monotonic() + 120
@@ -88,14 +88,14 @@ def stopped(folder: Path, *words: str, when: Callable[[], bool]) -> str:
 
 
 def files(folder: Path) -> dict[str, dict[str, str]]:
-    """Content hashes of every finished artifact."""
+    """Return the content hashes of every finished artifact."""
     found = (folder / "outputs" / ".artifacts").glob("*/artifact.json")
     return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small base model and trajectories."""
+    """Make a folder with a small base model and trajectories."""
     folder = tmp_path_factory.mktemp("toy")
     export(two_ranks.loaded(torch.float32), folder / "base")
     (folder / "t.jsonl").write_text("".join(to_line(episode) + "\n" for episode in two_ranks.EPISODES))
@@ -103,8 +103,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_ranks_are_stopped_and_resumed_from_the_checkpoint_alone(toy: Path) -> None:
-    """The command keeps the lease and the manifest, rank 0 alone tells of itself; 18 epochs of 18 rows are 81
-    updates of 4."""
+    """The command keeps the lease and the manifest, and rank 0 alone logs; 18 epochs of 18 rows are 81 updates of 4."""
     said = stopped(
         toy,
         "train_policy",
@@ -147,7 +146,7 @@ def test_resuming_publishes_where_the_run_did(toy: Path) -> None:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with training data and a verifier."""
+    """Make a checkout with training data and a verifier."""
     folder = tmp_path_factory.mktemp("labelled")
     for command in ("collect", "perturb", "train_verifier"):
         r2v(folder, command, *MICRO)
@@ -167,8 +166,8 @@ def test_a_verifier_stopped_in_its_first_fold_ends_in_the_same_files(labelled: P
 
 
 def test_all_is_bc_and_candidates_and_preference_of_this_bc(labelled: Path, tmp_path: Path) -> None:
-    """Stopped while it clones and while it plays candidates, the same command goes on; what it made is what `r2v run`
-    makes, which finds nothing left to do. A checkpoint of either phase is resumed by its path alone."""
+    """Stopped during cloning and during the candidates, the same command resumes; its artifacts are those of `r2v run`,
+    which finds nothing left to do. A checkpoint of either phase is resumed by its path alone."""
     checkout = tmp_path / "checkout"
     shutil.copytree(labelled, checkout, symlinks=True)
     shutil.rmtree(checkout / "record")

@@ -1,4 +1,4 @@
-"""Half elision: the cut of a conversation, against its definition step by step, and beginnings that last."""
+"""Half elision: the cut of a conversation equals its definition at every step, and prefixes stay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _conversation(number: int, steps: int, words: int) -> tuple[Message, ...]:
 
 
 def _steps(messages: Sequence[Message]) -> list[Sequence[Message]]:
-    """The conversation as it was at each of its observations."""
+    """Return the conversation as it was at each of its observations."""
     return [messages[: i + 1] for i, message in enumerate(messages) if message.role == "tool"]
 
 

@@ -1,4 +1,4 @@
-"""Loading by name and handing on: what is exported comes back, and refusals are one line."""
+"""Loading by name and exporting: an exported model loads again, and refusals are one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_export_comes_back_as_it_was(base: Path, tmp_path: Path) -> None:
     loaded = load_policy(PolicyConfig(model_name=str(base), dtype="float64", device="cpu"))
     original = tiny_models.model(len(tiny_models.tokenizer()), 0, torch.float64)
     expected = original(IDS).logits
-    # transformers' norms round to float32 in a float64 model too; those of a loaded one do not
+    # transformers' norms round to float32 in a float64 model too; those of a model loaded here do not
     near = tolerance.of_logits(original, expected, torch.float32)
     torch.testing.assert_close(_logits(loaded), expected, rtol=0, atol=near)
     assert loaded.tokenizer("open w3")["input_ids"] == tiny_models.tokenizer()("open w3")["input_ids"]
@@ -97,7 +97,7 @@ def test_lora_r_reaches_the_adapter_and_the_adapter_comes_back(base: Path, tmp_p
 
 
 def adapters_on(name: str, folder: Path) -> Any:
-    """The logits of a model whose adapters, which do something, are then exported."""
+    """Return the logits of a model with random adapters, which are then exported."""
     loaded = load_policy(PolicyConfig(model_name=name, lora_r=2, device="cpu"), for_training=True)
     with torch.no_grad():
         for path, weight in loaded.model.named_parameters():
@@ -108,7 +108,8 @@ def adapters_on(name: str, folder: Path) -> Any:
 
 
 def test_a_folder_of_adapters_is_a_model_by_name(base: Path, tmp_path: Path) -> None:
-    """Of a bundled base, of a directory's, and of such a folder's: with the adapters merged in, to go on from."""
+    """On a bundled base, a directory's, and such a folder's: loaded with the adapters merged in, for further
+    training."""
     for name, below in (("toy", "toy"), (str(base), str(base)), (str(tmp_path / "toy"), "toy")):
         folder = tmp_path / Path(name).name if name != str(tmp_path / "toy") else tmp_path / "second"
         wanted = adapters_on(name, folder)
@@ -166,7 +167,8 @@ def test_what_cannot_be_had_is_said_in_one_line(policy: dict[str, Any], error: t
 
 
 def test_a_4bit_base_that_has_been_measured_passes_gradients_on(base: Path) -> None:
-    """bitsandbytes packs what is read in evaluation mode on some processors, and has no gradient for packed weights."""
+    """bitsandbytes packs weights that are read in evaluation mode on some processors, and has no gradient for packed
+    weights."""
     pytest.importorskip("bitsandbytes")
     policy = PolicyConfig(model_name=str(base), lora_r=2, load_in_4bit=True, device="cpu")
     fresh, measured = (load_policy(policy, for_training=True) for _ in range(2))

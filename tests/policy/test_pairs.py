@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import PreferenceConfig
-from r2v.data.records import read_records
+from r2v.data.schema import read_records
 from r2v.errors import InputError
 from r2v.policy.candidates import CandidateAction, CandidateState, write_states
 from r2v.policy.pairs import PreferencePair, make_pairs, similarity, why_none, write_pairs
@@ -77,7 +77,7 @@ def test_the_other_reasons() -> None:
 
 
 def test_a_call_is_held_to_the_length_of_calls_of_its_tool() -> None:
-    """`done` beside a call with six fields is no lopsided pair; a call three times as long as its tool's is."""
+    """`done` beside a call with six fields is a balanced pair; a call three times as long as its tool's is not."""
     long = '{"tool":"get","name":"ann lee","team":"net","item":"laptop","id":"r204"}'
     short, padded = '{"tool":"done"}', long.replace("ann lee", "ann lee " * 30)
     two_tools = [state(f"s{i}", act(0, long, 1.0), act(1, short, 0.0)) for i in range(3)]
@@ -97,7 +97,7 @@ def test_equal_candidates_give_no_pair_and_say_why() -> None:
 
 
 def test_actions_that_came_to_the_same_are_no_pair_however_small_a_gap_is_allowed() -> None:
-    """Else the likelier of two equal actions would be preferred."""
+    """Otherwise the likelier of two equal actions would be preferred."""
     alike = state("s", act(0, "a", 1.0, score=0.5, logprob_sum=-1.0), act(1, "b", 1.0, score=0.5, logprob_sum=-9.0))
     near = state("t", act(0, "a", 1.0, score=0.5), act(1, "b", 0.99, score=0.49))
     for cfg in (
@@ -133,7 +133,8 @@ def test_modes_by_score() -> None:
 
 
 def test_a_tasks_first_mistakes_count_and_the_policys_own_action_among_equals() -> None:
-    """The tenth step stands behind the second, and what the teacher does no better is learnt from the policy."""
+    """The tenth step ranks behind the second, and where the teacher does no better the policy's own action is
+    chosen."""
     steps = [
         replace(
             state(f"t/1#{step}", act(0, wrong, 0.0), act(1, "b", 1.0, logprob_sum=-9.0), task="t", context=str(step)),

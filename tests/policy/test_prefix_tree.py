@@ -1,4 +1,4 @@
-"""Prefix trees: what a row for each step teaches, in one pass."""
+"""Prefix trees: one pass teaches the same as a row for each step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.numerical
 THINKING = tiny_models.TEMPLATE.replace(
     "{% if add_generation_prompt %}<assistant>{% endif %}", "{% if add_generation_prompt %}<assistant>w0 w0{% endif %}"
 )
-"""A template that asks for an action after an empty thought, and forgets the thought in the history."""
+"""A template that asks for an action after an empty thought, and drops the thought from the history."""
 
 
 def _row(prompt: list[int], action: list[int]) -> Row:
@@ -65,7 +65,7 @@ def test_rows_that_continue_one_another_are_one_path() -> None:
 
 
 def _rows(number: int) -> list[Row]:
-    """A conversation's steps whose history is rewritten somewhere near the end, or anywhere, or not at all."""
+    """Return a conversation's steps whose history is rewritten somewhere near the end, or anywhere, or not at all."""
     draw = generator("tree rows", number)
     history, rows = [draw.randrange(6) for _ in range(draw.randint(1, 9))], list[Row]()
     for _ in range(draw.randint(1, 7)):
@@ -179,7 +179,7 @@ def test_models_that_take_their_past_from_elsewhere_are_told_apart() -> None:
 
 
 class _Deaf(LlamaForCausalLM):  # type: ignore[misc]
-    """Takes a mask, and reads as if there were none."""
+    """A model that accepts a mask and ignores it."""
 
     def forward(self, *args: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
         return super().forward(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The encoder: remembered segments equal the template, and what must stay stays."""
+"""The encoder: cached segments equal the template, and protected messages stay."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def test_forgets_oldest_first_and_keeps_goal_and_newest(limit: int) -> None:
 
 
 COUNTING = tiny_models.TEMPLATE.replace("{{ m.content }}", "w{{ messages | length }} {{ m.content }}")
-"""A template that looks around, so that the whole conversation is rendered anew."""
+"""A template that reads all messages, so that the whole conversation is rendered again."""
 FOLDING = tiny_models.TEMPLATE.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}")
-"""A template without observations, so that they are the user's words."""
+"""A template without observations, so that they become user messages."""
 
 
 def _long(number: int, steps: int, words: int) -> tuple[Message, ...]:
@@ -187,7 +187,7 @@ def test_a_tokenizer_without_template_is_refused() -> None:
 
 
 class _Counting:
-    """A tokenizer that remembers how many characters it was given."""
+    """A tokenizer that counts the characters it was given."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.read = inner, 0

@@ -1,4 +1,4 @@
-"""B-4, B-5 and B-6 of the method on two processes that train together (gloo, on a CPU), and what an update sees."""
+"""B-4, B-5 and B-6 of the method on two processes that train together (gloo, on a CPU), and the rows of an update."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
 
 PHASES = ("bc", "preference")
 CASES = CASES_IN_PARTS if trust.whole_suites else [CASES_IN_PARTS[0], CASES_IN_PARTS[-1]]
-"""Full weights cloned, and preferences over adapters on 4 bits; what lies between with --whole-suites."""
+"""Full weights cloned, and preferences over adapters on 4 bits; the cases between with --whole-suites."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both phases, trained by two ranks: once, again, and from where a killed run left off."""
+    """Return the folder of both phases, trained by two ranks: once, again, and resumed after a kill."""
     folder = tmp_path_factory.mktemp("ranks")
     launch(2, "-m", two_ranks.__name__, "everything", str(folder))
     return folder
@@ -51,7 +51,7 @@ def _far_apart(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
 
 @pytest.mark.parametrize("what", PHASES)
 def test_two_ranks_have_the_gradient_of_one_with_twice_the_batch(what: str, folder: Path, tmp_path: Path) -> None:
-    """Of every update, the short last one too, in float64 to 1e-5 relative."""
+    """The gradients of every update, the short last one too, agree in float64 to 1e-5 relative."""
     together = torch.load(folder / f"{what}.pt")
     alone = two_ranks.gradients(what, tmp_path)
     assert len(alone) == 3 and _far_apart(alone, together) < 1e-5
@@ -88,7 +88,7 @@ def test_two_ranks_end_where_one_does(what: str, folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("rows", [1, 7, 24, 41, 96])
 def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: int) -> None:
-    """Through the sampler that the trainer uses; every rank has as many micro-batches, on several all of one size."""
+    """Through the trainer's own sampler; every rank has as many micro-batches, on several all of one size."""
     phase = replace(two_ranks.PHASE, batch_size=12, gradient_accumulation_steps=2)
     micro, steps = cut(12, 2, ranks)
     laid = pad_for_ranks(range(rows), phase, ranks)
@@ -103,7 +103,7 @@ def test_an_update_sees_the_same_rows_for_any_number_of_ranks(rows: int, ranks: 
 
 
 def test_weights_in_parts_come_back_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZeRO 3 on two ranks: the same losses, and what is handed on is all of it and the same; nothing is compiled."""
+    """ZeRO 3 on two ranks: the same losses, and the exported weights are complete and the same; nothing is compiled."""
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "compiled"))
     launch(2, "-m", two_ranks.__name__, "in_parts", str(tmp_path))
@@ -122,7 +122,7 @@ def test_weights_in_parts_come_back_whole(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case trained by two ranks under FSDP2, on a base that one of them has read."""
+    """Train every case by two ranks under FSDP2, on a base that one of them has read."""
     folder = tmp_path_factory.mktemp("sharded")
     two_ranks.save_base(folder / two_ranks.BASE)
     launch(2, "-m", two_ranks.__name__, "under_fsdp", str(folder), *(case.name for case in CASES))
@@ -131,8 +131,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_weights_under_fsdp_train_as_whole_ones_do(case: Case, sharded: Path) -> None:
-    """FSDP2 on two gloo ranks, read by one of them and half held by each: the losses of one process to what float32
-    sums differ by, the same weights handed on, and the same after a kill; adapters on a 4-bit base too."""
+    """FSDP2 on two gloo ranks, read by one of them and half held by each: the losses of one process up to rounding in
+    float32 sums, the same exported weights, and the same after a kill; adapters on a 4-bit base too."""
     series = "losses" if case.what == "bc" else "log"
     once, killed, parts = json.loads((sharded / f"{case.name}.json").read_text())
     model = two_ranks.read_base(sharded / two_ranks.BASE, case)

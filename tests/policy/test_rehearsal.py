@@ -1,4 +1,4 @@
-"""What the planner rehearses of TRL's losses takes the bytes that they take on real tensors."""
+"""The planner's rehearsal of TRL's losses takes the same bytes as real tensors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SHAPE = FixedShape(rows=2, tokens=48, predicted=48)
 
 
 def real(texts: int, stand_in: bool) -> float:
-    """Bytes beyond weights of a first micro-batch of TRL's fused loss, on real tensors."""
+    """Return the bytes beyond weights of a first micro-batch of TRL's fused loss, on real tensors."""
     model = skeleton(config_of(SMALL), torch.float32).train()
     materialize(model)
     add_fused_lm_head(model)
     ids = torch.zeros(SHAPE.rows * texts, SHAPE.tokens, dtype=torch.long)
     present = torch.ones_like(ids)
-    present[0, 0] = 0  # else a CPU sees that no mask is needed
+    present[0, 0] = 0  # otherwise a CPU sees that no mask is needed
     with Tracker() as tracker, in_place_folds() if stand_in else nullcontext():
         tracker.label("weights", model.parameters())
         weights = tracker.live
@@ -48,7 +48,7 @@ def test_the_stand_in_leaves_out_copies_of_tiles_alone() -> None:
 
 
 def test_a_pair_is_two_texts_and_the_reference_reads_them_first() -> None:
-    """The rows that are saved for backward are twice cloning's."""
+    """Twice as many rows are saved for backward as in cloning."""
     peaks = []
     for name, chunk in (("bc", 4096), ("preference", 2048)):
         case = MeasuredCase(

@@ -1,4 +1,4 @@
-"""A configured policy behind an engine: which model, which adapters, and what no engine serves."""
+"""A configured policy behind an engine: its model, its adapters, and the policies that no engine serves."""
 
 from __future__ import annotations
 

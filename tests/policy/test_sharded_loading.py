@@ -1,4 +1,4 @@
-"""Reading a model once for several ranks; `test_ranks.py` trains on what is read so."""
+"""Reading a model once for several ranks; `test_ranks.py` trains on the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def _as_rank(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process take itself for a rank; it forms no group."""
+    """Make this process appear as a rank; it forms no group."""
     for name, value in (("R2V_LAUNCH", "none"), ("RANK", str(number)), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
 

@@ -1,4 +1,4 @@
-"""One base in memory: every adapter on it acts as it would alone, whoever else is at work."""
+"""One base in memory: every adapter on it acts as it would alone, whichever others are in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def logits(loaded: Loaded) -> Any:
 
 
 def project(folder: Path, family: str = "llama", ranks: tuple[int, ...] = (2, 2, 4)) -> tuple[PolicyConfig, list[Path]]:
-    """A base and three sets of adapters, one of another rank."""
+    """Make a base and three sets of adapters, one of another rank."""
     base, finals = saved_base(family, folder / "base"), []
     for number, rank in enumerate(ranks):
         policy = PolicyConfig(model_name=str(base), lora_r=rank, device="cpu")
@@ -94,7 +94,7 @@ def test_adapters_of_another_model_are_refused_and_harm_nobody(tmp_path: Path) -
 
 
 def test_adapters_are_refused_once_the_weights_under_them_are_others(tmp_path: Path) -> None:
-    """By each way of loading, and taken without a check where they record no base: an earlier version made them."""
+    """By each way of loading; adapters of an earlier version, which record no base, are accepted without a check."""
     policy, finals = project(tmp_path)
     assert json.loads((finals[0] / "base.json").read_text())["model_name"] == policy.model_name
     weights = Path(policy.model_name) / "model.safetensors"
@@ -113,7 +113,7 @@ def test_a_base_on_which_adapters_were_refused_is_given_to_nobody_else(tmp_path:
     policy, finals = project(tmp_path)
     file = finals[1] / "adapter_model.safetensors"
     tensors = load_file(file)
-    tensors.pop(sorted(tensors)[-1])  # the rest of them can be put on
+    tensors.pop(sorted(tensors)[-1])  # the others still load
     save_file(tensors, file)
     alone = logits(load_policy(policy))
     held = shared_base(policy)

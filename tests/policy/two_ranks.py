@@ -1,4 +1,4 @@
-"""What `test_ranks.py` has trained, in its own process or, run as a script, by the ranks of a launch."""
+"""Trainings for `test_ranks.py`, in its own process or, run as a script, by the ranks of a launch."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ PHASE = Phase(
     max_examples=None,
 )
 ROWS = 18
-"""The last of the three updates is short, and on two ranks one of its micro-batches is blank."""
+"""Rows: the last of the three updates is short, and on two ranks one of its micro-batches is blank."""
 
 
 BASE = "base"
-"""The folder of the model that is read by one rank."""
+"""Folder of the model that one rank reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is trained as shards."""
+    """A training in shards."""
 
     what: str
     lora: int = 0
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Return the name of its folder."""
         return f"{self.what}-{self.lora}" + "-in-4bit" * self.in_4bit
 
 
@@ -110,7 +110,7 @@ def encoder() -> Encoder:
 
 
 def trainer_of(what: str, model: Loaded, phase: Phase, out: Path) -> Any:
-    """The trainer that the phase itself would make."""
+    """Return the trainer that the phase itself would make."""
     if what == "bc":
         rows = bc.build_rows(EPISODES, encoder()).rows
         return bc.make_bc_trainer(rows, schedule([len(row.ids) for row in rows], phase, 0), model, phase, out, 0)
@@ -120,7 +120,7 @@ def trainer_of(what: str, model: Loaded, phase: Phase, out: Path) -> Any:
 
 
 class Gradients(TrainerCallback):  # type: ignore[misc]
-    """Keeps every update's gradient, as the optimizer gets it."""
+    """Keeps every update's gradient as the optimizer gets it."""
 
     def __init__(self) -> None:
         self.kept: list[dict[str, torch.Tensor]] = []
@@ -130,7 +130,7 @@ class Gradients(TrainerCallback):  # type: ignore[misc]
 
 
 def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torch.Tensor]]:
-    """Of every update, in float64."""
+    """Return the gradients of every update, in float64."""
     trainer, kept = trainer_of(what, loaded(torch.float64), phase, out), Gradients()
     trainer.add_callback(kept)
     trainer.train()
@@ -140,9 +140,9 @@ def gradients(what: str, out: Path, phase: Phase = PHASE) -> list[dict[str, torc
 def train(
     what: str, out: Path, lora: int = 0, zero: int = 0, fsdp: bool = False, model: Loaded | None = None
 ) -> dict[str, Any]:
-    """The whole phase."""
+    """Train the whole phase; return its report."""
     phase = replace(PHASE, lr=5e-3 if what == "bc" else 1e-3, zero=zero, fsdp=fsdp)
-    phase = phase if ranks() > 1 else replace(phase, batch_size=4, gradient_accumulation_steps=2)  # as each of two has
+    phase = phase if ranks() > 1 else replace(phase, batch_size=4, gradient_accumulation_steps=2)  # as two ranks have
     model = model or loaded(lora=lora)
     if what == "bc":
         return bc.train_bc(EPISODES, model, encoder(), phase, out, seed=0)
@@ -150,20 +150,20 @@ def train(
 
 
 def save_base(folder: Path) -> None:
-    """The model as people have one: a folder of weights and a tokenizer."""
+    """Save the model as a folder of weights and a tokenizer."""
     model = loaded()
     model.model.save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)
 
 
 def read_base(folder: Path, case: Case, sharded: bool = False) -> Loaded:
-    """That folder's model as the stage would have it for this case."""
+    """Return that folder's model as the stage would load it for this case."""
     policy = PolicyConfig(model_name=str(folder), lora_r=case.lora, load_in_4bit=case.in_4bit, device="cpu")
     return load_policy(policy, for_training=True, sharded=sharded)
 
 
 def cut_short(whole: Path, killed: Path) -> None:
-    """As `whole` was when its first checkpoint had just been written; the second is torn."""
+    """Copy `whole` as it was when its first checkpoint had just been written; tear the second."""
     shutil.copytree(whole / "checkpoint-2", killed / "checkpoint-2")
     (killed / "checkpoint-latest").symlink_to("checkpoint-2")
     (killed / "checkpoint-3").mkdir()
@@ -171,7 +171,7 @@ def cut_short(whole: Path, killed: Path) -> None:
 
 
 def everything(folder: Path) -> None:
-    """What the test looks at afterwards."""
+    """Run all trainings and write their reports for the test."""
     from r2v.distributed import wait_for_all
 
     reports: dict[str, Sequence[dict[str, Any]]] = {}
@@ -191,7 +191,7 @@ def everything(folder: Path) -> None:
 
 
 def in_parts(folder: Path) -> None:
-    """Full weights and adapters under ZeRO 3, as DeepSpeed does it on a CPU."""
+    """Train full weights and adapters under ZeRO 3, as DeepSpeed does it on a CPU."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     for what, lora in (("bc", 0), ("preference", 4)):
         report = train(what, folder / what, lora=lora, zero=3)
@@ -200,7 +200,7 @@ def in_parts(folder: Path) -> None:
 
 
 def shard_on_a_cpu() -> None:
-    """accelerate takes its FSDP plugin into account on accelerators alone; torch's FSDP2 itself works over gloo."""
+    """Patch accelerate, which uses its FSDP plugin on accelerators alone; torch's FSDP2 itself works over gloo."""
     from accelerate import state
     from accelerate.utils import DistributedType
 
@@ -216,7 +216,7 @@ def shard_on_a_cpu() -> None:
 
 
 def under_fsdp(folder: Path, *names: str) -> None:
-    """The named cases under FSDP2, once and from where a killed run left off; how large a rank's part is."""
+    """Train the named cases under FSDP2, once and resumed after a kill; record the size of a rank's part."""
     from torch.distributed.tensor import DTensor
 
     from r2v.distributed import wait_for_all
@@ -249,7 +249,7 @@ TASKS: dict[str, Callable[..., None]] = {"everything": everything, "in_parts": i
 
 
 def main() -> None:
-    """The task that is named, as one of the ranks."""
+    """Run the named task as one of the ranks."""
     join("cpu")
     TASKS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
 

@@ -1,4 +1,4 @@
-"""The bundled student: its tokenizer loses nothing of an action, its base loads offline and can copy."""
+"""The bundled student: its tokenizer keeps every action intact, its base loads offline and can copy."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_replies_come_back_as_they_were_and_are_short() -> None:
 
 
 def test_a_demonstration_reads_as_the_prompts_do() -> None:
-    """Pieces of text and the chat template come to the same ids."""
+    """Pieces of text and the chat template give the same ids."""
     prompter = Prompter(TOKENIZER)
     for one in DEMONSTRATIONS:
         texts = [text for text, _ in one.pieces]
@@ -115,8 +115,8 @@ def share(said: list[str], right: list[str]) -> float:
 
 
 def test_it_leaves_room_for_an_actor_and_for_guidance() -> None:
-    """On problems that were never seen: drawn first answers are right about half of the time, hints seldom name the
-    right step; but an actor who is told the right step is far better off."""
+    """On unseen problems: sampled first answers are right about half of the time, hints seldom name the right step; but
+    an actor with the right step as a hint does far better."""
     prompter = Prompter(TOKENIZER)
     made = [demonstrate(generator("room", number), split="eval") for number in range(200)]
     problems = [

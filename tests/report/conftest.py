@@ -13,13 +13,13 @@ from tests.trust import MICRO
 
 @pytest.fixture(scope="session")
 def micro_results(micro_run: Path) -> Path:
-    """The results folder of the micro run."""
+    """Return the results folder of the micro run."""
     return micro_run / "results" / "micro"
 
 
 @pytest.fixture(scope="session")
 def micro_report(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of its report, as `r2v run` leaves it with no further command."""
+    """Return the folder of its report, as `r2v run` leaves it without a further command."""
     folder = tmp_path_factory.mktemp("report") / "run"
     shutil.copytree(micro_run, folder, symlinks=True)
     done = warm.run(folder, "run", "--config", str(MICRO), "--overrides", "logging.report=true")

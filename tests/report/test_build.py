@@ -1,4 +1,4 @@
-"""A report can be made again, copied, and asked for wrongly."""
+"""A report can be made again and copied; wrong requests are refused."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_report_that_fails_takes_no_result_away(
 def test_values_that_evaluate_never_writes_are_one_line(
     change: dict[str, object], micro_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stranger's folder, whose hashes hold."""
+    """A third party's folder, whose hashes hold."""
     results = shutil.copytree(micro_results, tmp_path / "theirs")
     tables = results / "structured_results"
     bundle = json.dumps({**json.loads((tables / "eval_bundle.json").read_text()), **change})

@@ -1,4 +1,4 @@
-"""What a run ends with: r2v beside every other router, as in the report's page."""
+"""The closing lines of a run: r2v beside every other router, as on the report's page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.evaluation.conftest import play
 
 TASKS = [f"t{number:02}" for number in range(40)]
 PLAYED = {"slm_only": (10, 0, 0.01), "llm_only": (38, 10, 0.11), "entropy_router": (30, 3, 0.03), "r2v": (24, 3, 0.03)}
-"""Method -> of 40 tasks solved, of ten steps the LLM's, USD an episode."""
+"""Method -> solved of 40 tasks, the LLM's of ten steps, USD an episode."""
 
 
 def written(results: Path, methods: tuple[str, ...], *, budgets: bool = True) -> str:
-    """The closing lines of an evaluation of these methods."""
+    """Return the closing lines of an evaluation of these methods."""
     routers = [name for name in methods if name in ("entropy_router", "r2v")] if budgets else []
     setup = Setup(
         benchmark="desk",

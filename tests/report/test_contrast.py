@@ -1,4 +1,4 @@
-"""The three episodes of the page are chosen by a rule, and the page says how many are like them."""
+"""The three episodes of the page are chosen by a rule, and the page gives the number of similar ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAYED = ("slm_only", "r2v", "llm_only")
 
 @pytest.fixture(scope="module")
 def played(micro_results: Path) -> Episode:
-    """An episode of r2v in which the LLM acts."""
+    """Return an episode of r2v in which the LLM acts."""
     episodes = stored_episodes(micro_results, read_setup(micro_results))
     return next(
         one

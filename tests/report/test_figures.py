@@ -1,4 +1,4 @@
-"""What a figure shows is what its CSV file says, and the CSV file is what the tables say."""
+"""A figure shows the values of its CSV file, which are those of the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from r2v.report.figures import draw, look, short
 from r2v.report.series import Series, series
 from r2v.report.sources import read_sources
 
-SHOWN = {  # the columns that are drawn, (x, y); the place of a name is no number
+SHOWN = {  # the columns that are drawn, (x, y); the position of a name is no number
     "frontier": ("usd_per_episode", "success"),
     "success": ("success", None),
     "ranking": ("rank", "share_right"),

@@ -1,4 +1,4 @@
-"""A report is up to date where nothing that it shows and none of its files has changed."""
+"""A report is up to date while its inputs and its files are unchanged."""
 
 from __future__ import annotations
 

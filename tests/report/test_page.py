@@ -1,4 +1,4 @@
-"""The page is text wherever somebody else wrote, reads nothing from a network, and works in a real browser."""
+"""The page shows foreign content as text, reads nothing from a network, and works in a real browser."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from r2v.report.sources import read_sources
 from tests.envs.browser import real_browser
 
 HOSTILE = "</script><script>document.title='injected'</script><img src=x onerror=\"document.title='injected'\">"
-"""What an injected instruction may hold; nothing may come of it."""
+"""Markup in an injected instruction, which must stay without effect."""
 
 
 def hostile(episode: Episode) -> Episode:
-    """An episode whose world, model and task all write markup."""
+    """Return an episode whose environment, model and task all write markup."""
     step = episode.steps[0]
     action = replace(step.action, raw_text=HOSTILE)
     first = replace(step, observation=Observation(raw_text=HOSTILE), action=action)
@@ -47,7 +47,7 @@ def hostile(episode: Episode) -> Episode:
 
 @pytest.fixture(scope="module")
 def hostile_report(micro_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a report of episodes that attack it."""
+    """Return the page of a report of episodes that attack it."""
     results = tmp_path_factory.mktemp("hostile") / "results" / "mine"
     shutil.copytree(micro_results, results)
     for path in (results / "episodes").rglob("r2v.jsonl.zst"):
@@ -60,7 +60,7 @@ def hostile_report(micro_results: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A Chromium, in which each test opens what it opens by itself."""
+    """Yield a Chromium in which each test opens its own page."""
     playwright = importlib.import_module("playwright.sync_api")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=str(find_chromium()), args=chromium_flags())
@@ -70,7 +70,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def opened(chromium: Any, page: Path, **options: Any) -> Iterator[Any]:
-    """The page, and nothing but it: no request leaves the folder, no error is on the console."""
+    """Yield the page alone: no request leaves the folder, no error is on the console."""
     said: list[str] = []
     context = chromium.new_context(**options)
     try:
@@ -99,7 +99,7 @@ def test_an_element_holds_its_children_in_their_order() -> None:
 
 
 def rows_after(page: Path, start: str) -> list[list[str]]:
-    """The cells of the first table behind this text, row by row."""
+    """Return the cells of the first table behind this text, row by row."""
     text = page.read_text()
     table = text[text.index("<table", text.index(start)) :]
     rows = re.findall(r"<tr.*?>(.*?)</tr>", table[: table.index("</table>")])
@@ -283,7 +283,7 @@ def test_a_link_opens_the_episode_the_step_and_the_method_beside_it(chromium: An
 
 
 def address(tab: Any) -> dict[str, str]:
-    """The parts of the page's address behind its #."""
+    """Return the parts of the page's address behind its #."""
     return dict(parse_qsl(tab.evaluate("location.hash.slice(1)")))
 
 
@@ -308,7 +308,7 @@ TEXT_SIZES = """selector => [...document.querySelectorAll(selector)].map(text =>
 
 
 def frontier_methods(report: Path) -> list[str]:
-    """The methods of the frontier's CSV file."""
+    """Return the methods of the frontier's CSV file."""
     with (report / "data" / "frontier.csv").open(newline="") as file:
         return list(dict.fromkeys(row["method"] for row in csv.DictReader(file)))
 

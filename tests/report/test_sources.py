@@ -1,4 +1,4 @@
-"""A stranger's folder is data: whatever its values are, the report is made or refused in one line."""
+"""A third party's folder is data: for any values in it the report is made, or refused in one line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CASES = [(name, way) for name in FILES for way in WAYS]
 
 
 def places_in(path: Path) -> list[LeafPath]:
-    """One leaf of each pattern of a JSON file; one cell of each column of a CSV file, in its second row."""
+    """Return one leaf of each pattern of a JSON file; one cell of each column of a CSV file, in its second row."""
     if path.suffix == ".csv":
         return [(1, column) for column in range(len(path.read_text().splitlines()[0].split(",")))]
     record = json.loads(path.read_text())
@@ -54,7 +54,7 @@ def places_in(path: Path) -> list[LeafPath]:
 
 
 def alter(path: Path, leaf: LeafPath, way: str) -> None:
-    """Write the file anew with one leaf altered, and its hash into the manifest."""
+    """Rewrite the file with one leaf altered, and its hash in the manifest."""
     if path.suffix == ".csv":
         rows = path.read_text().splitlines()
         value = WAYS[way]("")
@@ -75,7 +75,8 @@ def alter(path: Path, leaf: LeafPath, way: str) -> None:
 def test_a_hostile_value_is_shown_or_refused_in_one_line(
     name: str, way: str, micro_results: Path, tmp_path: Path
 ) -> None:
-    """With --whole-suites each leaf pattern is altered in one of the ways, and each way plays on its share of them."""
+    """With --whole-suites each leaf pattern is altered in one of the ways, and each way is used on its share of
+    them."""
     places = places_in(micro_results / name)
     share = places[list(WAYS).index(way) % len(places) :: len(WAYS)]
     for leaf in share if whole_suites else drawn(share, 1, f"report {name} {way}"):

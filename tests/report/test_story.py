@@ -1,4 +1,4 @@
-"""The first screen says one sentence, one number and one reason, whatever was played."""
+"""The first screen has one sentence, one number and one reason, for any results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_BREAK = "\u00a0"
 
 
 def bundle(gain: str = "higher", **success: float) -> dict[str, Any]:
-    """A bundle of one condition with these methods."""
+    """Return a bundle of one condition with these methods."""
     prices = {"slm_only": 0.001, "llm_only": 0.01}
     rows = [
         {

@@ -1,4 +1,4 @@
-"""The viewer's data hold every episode, what hit it, and what was not shown; what is too long is cut and said."""
+"""The viewer's data hold every episode, its perturbations and the hidden text; long texts are cut with a notice."""
 
 from __future__ import annotations
 

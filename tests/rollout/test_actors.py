@@ -1,4 +1,4 @@
-"""Who acts, when the LLM is asked, and who pays."""
+"""Actors: the model that acts, the calls of the LLM, and the bills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs: sums by hand, and the prompt cache's bill beside a cache that is played token by token."""
+"""The cost of a step: sums by hand, and the prompt cache's bill, compared with a cache simulated token by token."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_providers_own_factors_go_before_the_settings() -> None:
 
 
 def test_an_episodes_bill_is_that_of_a_cache_of_tokens() -> None:
-    """An independent cache: it holds the ids of the last prompt and looks how far the next one repeats them."""
+    """An independent cache: it holds the ids of the last prompt and finds the part that the next one repeats."""
     drawn = random.Random(7)
     for _ in range(200):
         pages = ["x" * drawn.randrange(100, 3000) for _ in range(drawn.randrange(1, 9))]

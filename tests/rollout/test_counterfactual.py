@@ -1,4 +1,4 @@
-"""What would have happened: branches executed on the chain, where the truth of every one is known."""
+"""Counterfactuals: branches executed on the chain, where the true value of each is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, r
 
 
 class NoSnapshot(ChainBenchmark):
-    """The same corridors where worlds cannot be copied."""
+    """The same corridors without copies of environments."""
 
     capabilities = replace(ChainBenchmark.capabilities, snapshot=False)
 
@@ -200,8 +200,8 @@ INJECTED = PerturbationsConfig(
 
 
 def test_a_teacher_that_plays_on_tells_what_an_action_costs_where_the_policy_fails_whatever_is_chosen() -> None:
-    """The expert makes no detour, and asking for the page again is one of a step: worth .5, or nothing where the
-    episode's last steps are needed."""
+    """The expert makes no detour, and asking for the page again costs a step: worth .5, or 0 if the episode's last
+    steps are needed."""
     desk = Desk(slips=0.0, weakness=0.0)
     on = stage(desk, clumsy(desk.expert, 0.7), desk.expert)
     values = {}
@@ -235,7 +235,7 @@ def canaries_of(steps: Sequence[Step]) -> list[str]:
 
 
 def test_a_candidates_state_tells_every_canary_seen_so_far_and_none_seen_later() -> None:
-    """What keeps a judge of leaks from being blind: actions that obey an instruction are known by its canary."""
+    """A judge of leaks depends on it: an action that obeys an instruction is recognized by its canary."""
     on = desk_on(slips=0.0, perturbations=INJECTED)
     some = specs(on.world.benchmark, 6, condition="noisy", perturbation_seed=901)
     states = play_candidates(
@@ -269,7 +269,7 @@ def test_an_injected_instruction_is_obeyed_by_a_corruption_where_it_was_seen() -
 
 @dataclass(frozen=True)
 class Faulty:
-    """A corridor whose second task's world dies at its third door; nobody ever succeeds in any of the others."""
+    """A corridor whose second task's environment dies at its third door; all other episodes fail."""
 
     name: str = "faulty"
     version: str = "1"
@@ -355,7 +355,7 @@ def test_corruptions_are_executed_and_never_assumed_wrong() -> None:
 
 
 def test_corruptions_of_the_chain_are_wrong() -> None:
-    """No other door is right, so every corruption fails: a rate that is known."""
+    """No other door is right, so every corruption fails: the rate is known."""
     chain = ChainBenchmark(num_tasks=10, length=4)
     on = chain_stage(chain, (1.0, None), 1.0)
     episodes, records = play_corruptions(specs(chain, 10), on.world, on.large, on.waves, per_episode=4, discount=0.7)
@@ -448,7 +448,7 @@ def test_branches_do_not_depend_on_company() -> None:
 
 
 def test_the_random_gate_is_matched_by_a_routed_branch() -> None:
-    """A fork taken in a routed episode goes on under the router as the episode did."""
+    """A branch of a routed episode continues under the router as the episode did."""
     chain = ChainBenchmark(num_tasks=3)
     on = chain_stage(chain, (0.8, None), 0.99)
     actor = on.routed(random_gate, 0.6)

@@ -1,4 +1,4 @@
-"""What was played outlives the process and the attempt that played it, and changes no byte of the result."""
+"""Episodes outlive their process and their attempt, and change no byte of the result."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         features(tmp_path)
 
 
-# A line of a play is whole or is nothing, whoever wrote it.
+# A line of a play is whole or counts for nothing, whichever process wrote it.
 
 KINDS = (CandidatesConfig,)
 
@@ -256,7 +256,7 @@ def test_a_line_that_the_disk_takes_half_of_is_no_play(tmp_path: Path) -> None:
     assert [header_of(line) for _, line in lines_from(file.path)] == [None]
 
 
-# Once an artifact is finished its episodes lie in its own files; the cache notes where, and keeps the rest.
+# Once an artifact is finished its episodes are in its own files; the cache notes their positions, and keeps the rest.
 
 NAME = "evaluate-0123456789abcdef"
 FAULT, SMALL = "f" * 32, "e" * 32
@@ -264,7 +264,7 @@ FAULT, SMALL = "f" * 32, "e" * 32
 
 @pytest.fixture
 def finished(tmp_path: Path) -> tuple[Cell, list[Episode]]:
-    """A project whose attempt has played a cell, written it as its file, and published it."""
+    """Make a project whose attempt has played a cell, written it as its file, and published it."""
     on = chain_stage(ChainBenchmark(num_tasks=6, length=2), (0.7, None), 0.9)
 
     async def play(spec: EpisodeSpec) -> list[Episode]:

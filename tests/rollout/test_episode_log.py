@@ -1,4 +1,4 @@
-"""A run's own file as the place of plays: read along while it grows, written by one process, taken over by it."""
+"""A run's own file as the episode log: read while it grows, written by one process, resumed by the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.data.episode import Episode, to_line
-from r2v.data.store import DoneKey, read_episodes
+from r2v.data.store import DoneKey, StoredEpisodes
 from r2v.envs.chain import ChainBenchmark
 from r2v.rollout.episode_log import EpisodeLog, play_into_log
 from r2v.rollout.session import EpisodeSpec
@@ -28,7 +28,7 @@ def log(path: Path, write: Any = None) -> EpisodeLog:
 
 
 class Collection:
-    """A run's file in a checkout, and who has played what of it."""
+    """A run's file in a checkout, and the tasks played by each process."""
 
     def __init__(self, root: Path) -> None:
         self.path, self.root, self.played = root / "run/trajectories.jsonl", root, list[str]()
@@ -74,10 +74,10 @@ def test_a_helper_s_plays_are_taken_over_and_none_is_played_twice(tmp_path: Path
     run = Collection(tmp_path)
     run.write(EPISODES[4])
     run.play("helper", helping=True)
-    assert len(run.played) == 8 and len(read_episodes(run.path)) == 1, "a helper writes nothing into the run"
+    assert len(run.played) == 8 and len(list(StoredEpisodes(run.path))) == 1, "a helper writes nothing into the run"
     run.play("main", helping=False)
     assert run.played == ["helper"] * 8
-    assert sorted(map(to_line, read_episodes(run.path))) == sorted(map(to_line, EPISODES))
+    assert sorted(map(to_line, list(StoredEpisodes(run.path)))) == sorted(map(to_line, EPISODES))
     assert run.cached() == [], "no second copy is left"
 
 
@@ -85,10 +85,10 @@ def test_what_got_no_answer_is_written_nowhere_and_asked_again(tmp_path: Path) -
     run = Collection(tmp_path)
     run.play("helper", helping=True, lacking=3)
     run.play("main", helping=False, lacking=3)
-    assert len(read_episodes(run.path)) == 6 and run.played.count("main") == 3
+    assert len(list(StoredEpisodes(run.path))) == 6 and run.played.count("main") == 3
     run.play("again", helping=False)
     assert run.played.count("again") == 3
-    assert sorted(map(to_line, read_episodes(run.path))) == sorted(map(to_line, EPISODES))
+    assert sorted(map(to_line, list(StoredEpisodes(run.path)))) == sorted(map(to_line, EPISODES))
 
 
 def test_only_the_collecting_process_puts_episodes_into_the_run(tmp_path: Path) -> None:

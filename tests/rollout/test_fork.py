@@ -1,4 +1,4 @@
-"""Forks are recipes: what is live is what is played, in every stage that branches, and nothing is left behind."""
+"""Forks are recipes: the live environments are those being played, in every stage that branches, and all are closed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def candidates(counted: Counted, llm: Speak) -> int:
 
 
 def features(counted: Counted, llm: Speak) -> int:
-    """Router features; an evaluation's gains are the same rollouts."""
+    """Roll out router features (an evaluation's gains are the same rollouts); return their number."""
     on, extractor = corridors(counted, llm), FeatureExtractor(InferenceConfig())
     some = specs(counted, counted.num_tasks)
     return len(roll_out_features(some, on.world, on.small, on.large, extractor, on.waves))
@@ -72,8 +72,8 @@ def corruptions(counted: Counted, llm: Speak) -> int:
 
 
 STAGES = {candidates: WIDTH, features: WIDTH, corruptions: WIDTH, oracle: 2 * WIDTH}
-"""Stage -> the most worlds that live at once: an oracle's episode waits while a branch of it is played; the others play
-their branches when the episode is over."""
+"""Stage -> the most environments that live at once: an oracle's episode waits while a branch of it is played; the
+others play their branches when the episode is over."""
 
 
 @pytest.mark.parametrize("play", STAGES, ids=lambda play: play.__name__)
@@ -90,7 +90,7 @@ def test_live_worlds_are_the_conversations_and_the_running_branches(play: Any) -
 
 
 class Broken(Exception):
-    """Something that no stage expects."""
+    """An error that no stage expects."""
 
 
 @pytest.mark.parametrize("play", STAGES, ids=lambda play: play.__name__)
@@ -109,7 +109,7 @@ def test_an_exception_leaves_no_world_behind(play: Any, at: int) -> None:
 
 
 def test_a_world_is_closed_when_the_step_that_runs_in_it_has_ended() -> None:
-    """Another conversation fails while a step goes on: the step can't be taken back, so it is waited for."""
+    """Another conversation fails during a step: the step cannot be cancelled, so it is waited for."""
     entered, release, order = threading.Event(), threading.Event(), list[str]()
 
     class Slow(CountedEnvironment):
@@ -139,7 +139,7 @@ def test_a_world_is_closed_when_the_step_that_runs_in_it_has_ended() -> None:
     async def releases() -> None:
         try:
             await asyncio.get_running_loop().create_future()
-        finally:  # cancelled beside the one whose step runs
+        finally:  # cancelled beside the conversation whose step runs
             release.set()
 
     session = on.world.start(specs(worlds, 1)[0])
@@ -220,7 +220,7 @@ def test_a_world_that_cannot_be_closed_changes_nothing(caplog: pytest.LogCapture
 
 
 def test_a_branch_that_ends_at_once_is_judged_like_any_episode() -> None:
-    """Its only reply is no call of a tool."""
+    """Its only reply is not a tool call."""
     world = RolloutWorld(Desk(), PerturbationsConfig(), InferenceConfig(max_steps=1))
     session = world.start(specs(world.benchmark, 1)[0])
     session.open()

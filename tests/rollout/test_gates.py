@@ -1,4 +1,4 @@
-"""What is measured at a step: by which models it is asked, in which context, and how often."""
+"""Measurements at a step: the models that are called, their contexts, and the number of calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ THIRD = replace(
 
 @dataclass
 class Model:
-    """A chat model that answers each request with as many samples as it wants, and keeps the requests."""
+    """A chat model that answers each request with the number of samples it asks for, and keeps the requests."""
 
     texts: tuple[str, ...] = (OPEN, CLOSE, CLOSE)
     requests: list[Request] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Model:
 
 @dataclass
 class Verifier:
-    """Scores that differ by action and by how much of the conversation is shown."""
+    """Scores that differ by action and by the length of the visible conversation."""
 
     requests: list[ScoreRequest] = field(default_factory=list)
 
@@ -195,7 +195,7 @@ def billed(view: StepView, asked: Instruments, num_samples: int = 0) -> StepBill
 
 
 def test_a_score_is_billed_for_what_it_has_to_ask() -> None:
-    """SECOND has 4 messages, so a text costs 400 tokens of reading; its last step was acted by the LLM or not."""
+    """SECOND has 4 messages, so a text costs 400 tokens of reading; its last step was the LLM's or not."""
     after_slm, after_llm = replace(SECOND, llm_steps=()), replace(SECOND, llm_steps=(0,))
     assert billed(after_llm, instruments("entropy_router", ["verifier"])) == StepBill()
     assert billed(after_llm, instruments("random_router", ["verifier"])) == StepBill()

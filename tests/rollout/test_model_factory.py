@@ -1,4 +1,4 @@
-"""Cloning, preference training, the verifier and acting tell a model of the same tools, in the same ids."""
+"""Cloning, preference training, the verifier and acting give a model the same tools, in the same ids."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_world_that_cannot_say_its_tools_is_one_sentence() -> None:
 
 @pytest.mark.parametrize("declares", ["waits", "needs_network"])
 def test_worlds_that_wait_step_side_by_side(declares: str) -> None:
-    """All 64 conversations are in a step at the same time, or the barrier breaks and the worlds with it."""
+    """All 64 conversations are in a step at the same time, or the barrier breaks and the environments with it."""
     together = threading.Barrier(64, timeout=300)
 
     class Waiting(CountedEnvironment):
@@ -177,7 +177,7 @@ def test_a_served_verifier_reads_with_the_tokenizer_of_its_base(tmp_path: Path) 
     assert callable(verifier_scorer(policy, tmp_path / "fold", c.InferenceConfig(), c.RolloutConfig(), Waves()))
 
 
-# The LLM's context: what is sent fits by the estimate, begins like what was sent before, and says what is left out.
+# The LLM's context: it fits by the estimate, has the prefix of the former one, and names the omitted messages.
 
 LIVING = {"retires": "never"}
 TOOLS = (ToolSpec(name="click", description="Click on an element."),)

@@ -31,11 +31,11 @@ HOSTILE = (
     "x" * 3000,
     "<ob<obs>s>",
 )
-"""Texts that stand where a page or an action should."""
+"""Texts in the place of a page or an action."""
 
 
 def conversations() -> list[tuple[Message, ...]]:
-    """First pages of the desk, and whatever a stranger's folder may hold."""
+    """Return conversations of first pages of the desk, and of texts that a third party's folder may hold."""
     desk = load_benchmark("desk", {"num_tasks": 60})
     pages = []
     for spec in episode_specs(desk, "train", [1], EvaluateSettings.of(load()).calibration, method="", limit=20):
@@ -68,7 +68,7 @@ def actors(*overrides: str) -> RecordedActors:
 
 
 def first_view() -> StepView:
-    """The first step of a task of the desk."""
+    """Return the first step of a task of the desk."""
     (spec, *_) = episode_specs(DESK, "train", [1], EvaluateSettings.of(load()).calibration, method="", limit=1)
     page, _ = DESK.make().reset(seed=1, task=spec.task)
     return StepView(

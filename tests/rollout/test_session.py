@@ -1,5 +1,5 @@
-"""Playing: rates that are known in closed form, outcomes that only a world can give, bytes that do not depend
-on company, and replays that notice every lie."""
+"""Playing: rates known in closed form, outcomes decided by the environment alone, bytes that do not depend on other
+conversations, and replays that detect every alteration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Z_999 = 3.2905267314919255
 
 
 def wilson(rate: float, n: int) -> tuple[float, float]:
-    """Wilson's 99.9 % interval around a measured rate."""
+    """Return Wilson's 99.9 % interval around a measured rate."""
     middle = (rate + Z_999**2 / (2 * n)) / (1 + Z_999**2 / n)
     half = Z_999 / (1 + Z_999**2 / n) * math.sqrt(rate * (1 - rate) / n + Z_999**2 / (4 * n * n))
     return middle - half, middle + half
@@ -128,7 +128,7 @@ def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
 
 
 def cost_at_fifty_to_one(episodes: list[Episode]) -> dict[str, float | None]:
-    """The figures of the tables, where an LLM step costs what 50 of the small policy do."""
+    """Return the figures of the tables, with an LLM step at the cost of 50 of the small policy's."""
     tasks = [episode.metadata.task_id for episode in episodes]
     setup = Setup(benchmark="chain", methods=("r2v",), seeds=(1,), tasks={"clean": tasks}, cost_ratio=50.0)
     return values(measure(episodes, setup).grids["clean", "r2v", MAIN], setup)
@@ -136,7 +136,7 @@ def cost_at_fifty_to_one(episodes: list[Episode]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Refusing:
-    """A corridor whose end always says no; with a fault, one whose third door falls shut on the agent."""
+    """A corridor that always ends in failure; with a fault, one whose third door raises."""
 
     fault_at: int | None = None
     name: str = "refusing"
@@ -177,7 +177,7 @@ def go_on(request: Request) -> str:
 
 
 def test_success_never_comes_from_an_escalation() -> None:
-    """The world says no to every episode; however often the LLM acts, the answer stays no."""
+    """The environment refuses every episode; however often the LLM acts, the outcome stays a failure."""
     on = stage(Refusing(), go_on, go_on)
     for actor in (on.large, on.routed(random_gate, 0.0), on.routed(random_gate, 0.3), on.small):
         episodes = on.play(specs(on.world.benchmark, 20), actor)
@@ -189,18 +189,18 @@ def test_success_never_comes_from_an_escalation() -> None:
 
 
 WORLDS = ("envs/",)
-"""Where it is decided how an episode ended."""
+"""Modules that decide an episode's outcome."""
 ALLOWED = {
     "rollout/session.py": ["self.success"],
     "perturb/offline.py": ["self._episode.success"],
     "data/interchange/conversation.py": ["False"],
 }
-"""Where it is handed on: the last Info's word into the record, and a recorded outcome into its own rewriting. What was
-imported was not executed, so it never succeeded, whatever its log claims."""
+"""Code that passes the outcome on: from the last Info into the record, and from a recorded outcome into a rewritten
+episode. Imported episodes were not executed, so they never succeed, whatever their log claims."""
 
 
 def success_given(tree: ast.AST) -> list[str]:
-    """What is said as `success=` wherever an episode or a world's info is made or changed."""
+    """Return the values of `success=` wherever an episode or an environment's info is made or changed."""
     return [
         ast.unparse(keyword.value)
         for node in ast.walk(tree)
@@ -212,7 +212,7 @@ def success_given(tree: ast.AST) -> list[str]:
 
 
 def test_success_is_decided_where_worlds_answer_and_nowhere_else() -> None:
-    """The source of R2V: no line but a world's own puts an outcome into an Info or an Episode."""
+    """R2V's source: only an environment puts an outcome into an Info or an Episode."""
     package = Path(r2v.__file__).parent
     found = {
         path.relative_to(package).as_posix(): success_given(ast.parse(path.read_text()))
@@ -308,8 +308,8 @@ def test_noise_of_probability_zero_is_clean() -> None:
 
 
 class Misnamed:
-    """A perturbed world that gives each category another's name and tells nothing right of what it did; pages, goals
-    and canaries are the world's own."""
+    """A perturbed environment that gives each category another's name and records nothing correct about its effects;
+    pages, goals and canaries are the environment's own."""
 
     NAMES = PerturbationsConfig.categories()
 
@@ -340,8 +340,9 @@ class MisnamedWorld(RolloutWorld):
 
 
 def test_permuting_what_is_said_of_perturbations_changes_no_feature_and_no_decision() -> None:
-    """What hit a step is recorded beside it, and neither the router's features nor its decisions know it: played with
-    a fitted router, at three thresholds, in worlds that differ in nothing but the names of their perturbations."""
+    """The perturbation of a step is recorded beside it, and neither the router's features nor its decisions use it:
+    played with a fitted router, at three thresholds, in environments that differ only in the names of their
+    perturbations."""
     own = desk_stage()
     stages = own, replace(own, world=MisnamedWorld(own.world.benchmark, own.world.perturbations, own.world.inference))
     some = [
@@ -454,7 +455,7 @@ def test_plays_are_tasks_times_seeds_each_seed_under_its_hazards() -> None:
 
 
 class NoSnapshot(ChainBenchmark):
-    """The same corridors where worlds cannot be copied."""
+    """The same corridors without copies of environments."""
 
     capabilities = replace(ChainBenchmark.capabilities, snapshot=False)
 
@@ -518,7 +519,7 @@ def test_a_step_tells_what_it_was_shown_and_what_was_true() -> None:
 
 
 def test_models_see_a_conversation_and_no_payload() -> None:
-    """What reaches a model: the goal, then observations and actions in turn, newest last."""
+    """A model's input: the goal, then observations and actions in turn, newest last."""
     asked: list[Request] = []
     chain = ChainBenchmark(num_tasks=1, length=3)
     expert = chain_actor(1.0)

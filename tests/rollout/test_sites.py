@@ -1,4 +1,4 @@
-"""Worlds that share state: tasks that change a site are alone on it, readers go side by side, in every process."""
+"""Environments that share state: a task that changes a site has it to itself, readers share it, in every process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_same_episodes_wherever_they_are_played(tmp_path: Path) -> None:
 
 
 def test_readers_do_not_starve_who_changes_the_site(tmp_path: Path) -> None:
-    """Who asks first is served first: the second task changes the site and is played before the fourth, a reader."""
+    """First come, first served: the second task changes the site and is played before the fourth, a reader."""
     shop = SharedShop(num_tasks=6, per_site=2)
     on = shared_stage(shop, tmp_path)
     some = specs(shop, 6)

@@ -1,4 +1,4 @@
-"""The work queue: what a play's key is, which task lies in which block, and several workers on the same cells."""
+"""The work queue: the key of a play, the block of a task, and several workers on the same cells."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Counting:
 
 
 def test_a_life_that_finishes_no_episode_is_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a job that was put back goes by: it goes on as long as each life adds an episode to what is kept."""
+    """The rule for a requeued job: it continues as long as each life adds an episode to the cache."""
     monkeypatch.setenv(record.FOLDER, str(tmp_path / "job"))
     further, add = list[bool](), EpisodeCache.add
     for life, episodes in enumerate((5, 0, 4, 100)):
@@ -151,7 +151,8 @@ def test_a_block_that_another_holds_is_waited_for_and_then_played(tmp_path: Path
 
 
 def test_small_blocks_are_played_side_by_side_and_nobody_takes_more_than_its_share(tmp_path: Path) -> None:
-    """One process takes blocks as conversations become free; of two, neither has half of all in hand and more."""
+    """One process takes blocks as conversations become free; of two, neither holds more than half of all blocks plus
+    one."""
     held = list[int]()
 
     def most_held(beside: int) -> int:
@@ -178,7 +179,7 @@ def test_small_blocks_are_played_side_by_side_and_nobody_takes_more_than_its_sha
 def test_a_stop_at_any_play_costs_at_most_those_in_flight(
     kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every stage that plays goes on like this: what is begun again are the plays that were in flight."""
+    """Every stage that plays resumes like this: only the plays in flight start again."""
     width, lives, add = 4, list[Counting](), EpisodeCache.add
     for last in (kept, 100):
         left = iter([True] * last)
@@ -199,7 +200,7 @@ def test_a_stop_at_any_play_costs_at_most_those_in_flight(
 
 
 def test_a_conflict_inside_a_block_is_no_block_of_somebody_else(tmp_path: Path) -> None:
-    """Such as a provider's journal that another process holds."""
+    """For example a provider's journal that another process holds."""
     one = Counting()
 
     async def refused(spec: EpisodeSpec) -> list[Episode]:
@@ -299,7 +300,7 @@ def test_a_cell_in_which_nothing_was_measured_is_a_fault_of_the_world() -> None:
 
 
 def too_long(request: Request) -> bool:
-    """Contexts of every second corridor, from the third door on."""
+    """True for contexts of every second corridor, from the third door on."""
     goal = next(message.content for message in request.messages if message.role == "user")
     return int(goal.split()[-1]) % 2 == 1 and len(request.messages) > 7
 
@@ -366,7 +367,7 @@ def test_a_refused_question_is_a_fault_of_its_episode_in_every_way_of_playing(
     assert play(on, faults) == {"t-00", "t-02", "t-04"}
     assert faults == ["no answer: 400 the context is too long"] * 3
     assert census(on) == (True, 0)
-    if play is not corruptions:  # which hands its faulty episodes to the stage
+    if play is not corruptions:  # it passes its faulty episodes to the stage
         assert "episodes=3/6 first_reason=no answer: 400 the context is too long" in caplog.text
 
 
@@ -396,7 +397,7 @@ def test_an_episode_keeps_what_was_played_before_the_refusal() -> None:
     }
 
 
-# Held blocks: what is leased until its plays have ended.
+# Held blocks: leased until their plays have ended.
 
 A, B = "0" * 32, "1" * 32
 
@@ -444,7 +445,7 @@ def test_who_waits_goes_on_when_a_play_ends(tmp_path: Path) -> None:
     assert order == ["ended", "went on", "went on"]
 
 
-# Workers: how many processes play an attempt.
+# Workers: the number of processes that play an attempt.
 
 
 def test_the_living_are_counted_and_the_dead_taken_away(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from r2v.router.models import sigmoid
 
 
 def true_probability(x: float) -> float:
-    """P(y = 1 | the one feature that matters)."""
+    """Return P(y = 1 | the one feature that matters)."""
     return sigmoid(2 * x - 0.5)
 
 
 def stepped_probability(x: float, other: float) -> float:
-    """P(y = 1) by two thresholds that act together, which no curve of one score is."""
+    """Return P(y = 1) by two thresholds that act together, which no curve of one score can express."""
     return 0.1 + 0.7 * (x > 0.3 and other > -0.5) + 0.2 * (x < -1)
 
 
@@ -26,8 +26,8 @@ def make_row(
     split: str | None = None,
     probability: Callable[[float, float], float] = lambda x, other: true_probability(x),
 ) -> FeatureRow:
-    """Row `number`: a feature x, which tells, another, which does under some probabilities, and one constant; every
-    third task calibrates."""
+    """Return row `number`: a feature x, which is predictive, another, which is under some probabilities, and a
+    constant; every third task calibrates."""
     draw = generator("router-rows", number)
     task = number // steps_per_task
     x, gains, other = draw.gauss(0, 1), draw.random(), draw.gauss(0, 1)

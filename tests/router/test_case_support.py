@@ -23,7 +23,7 @@ def step(
 
 
 def corpus() -> list[RecordedStep]:
-    """Commands in plain text: a closed door is opened, a thing that is seen is taken."""
+    """Return commands in plain text: a closed door is opened, a visible thing is taken."""
     steps = []
     for number, thing in enumerate(THINGS):
         steps.append(step(number, thing, (), "you are in a hall. the door is closed.", "open door"))

@@ -187,7 +187,7 @@ def count_shown(values: Sequence[str], text: str) -> int:
 
 
 def expected_grounding(values: Sequence[str], goal: str, pages: Sequence[str], mark: str) -> dict[str, float]:
-    """By the definition: every line of every page, once."""
+    """Return the group `grounding` by its definition: every line of every page, once."""
     lines = list(dict.fromkeys(line for page in pages for line in page.splitlines()))
     trusted = [line for line in lines if not bears("outsider", line, mark)]
     seen, seen_trusted = (count_shown(values, "\n".join([goal, *some])) for some in (lines, trusted))
@@ -201,7 +201,7 @@ def expected_grounding(values: Sequence[str], goal: str, pages: Sequence[str], m
 
 
 def expected_page(signals: Signals) -> dict[str, float]:
-    """The group `page` by its definition, nothing remembered from step to step."""
+    """Return the group `page` by its definition, without caches between steps."""
 
     def free(text: str) -> frozenset[str]:
         return next((t.free_arguments for t in signals.tools if t.name == parse_action(text).action_type), frozenset())
@@ -272,7 +272,7 @@ def test_select_is_sorted_and_by_group() -> None:
 
 
 def test_nothing_a_deployed_agent_cannot_know_is_an_input() -> None:
-    """All that features are made of, by name: what joins it has to be known at run time, and to be written here."""
+    """All inputs of features, by name: a new one has to be known at run time, and to be added here."""
     assert {field.name for field in dataclasses.fields(Signals)} == {
         "goal",
         "observations",

@@ -42,7 +42,7 @@ def test_label_kinds() -> None:
 def test_an_injected_instruction_that_is_carried_out_has_a_price() -> None:
     row = replace(make_row(0), q_slm=1.0, q_llm=1.0, obeyed_slm=1.0, obeyed_llm=0.0)
     assert [labelled([row], "counterfactual", price)[0].y_escalate for price in (0.0, 0.5)] == [0, 1]
-    torn = replace(row, q_llm=0.0)  # asking avoids the harm and loses the task
+    torn = replace(row, q_llm=0.0)  # deferring avoids the harm and loses the task
     assert [labelled([torn], "counterfactual", price)[0].y_escalate for price in (1.0, 1.5)] == [0, 1]
     assert (row.worth(2.0), torn.worth(2.0), row.gain) == (2.0, 1.0, 0.0)
 
@@ -136,7 +136,7 @@ def test_only_states_acted_by_the_slm(actor: str) -> None:
 def test_a_routed_state_counts_where_the_proposal_is_known_and_both_actions_were_executed() -> None:
     routed = [replace(row, round=1, proposal="a", actor="llm_fallback", threshold=0.5) for row in ROWS]
     check_rows([*ROWS, *routed])
-    check_rows([*ROWS, *(replace(row, proposal="") for row in routed)])  # a small policy may say nothing
+    check_rows([*ROWS, *(replace(row, proposal="") for row in routed)])  # a small policy may reply with nothing
     for lacking in ({"proposal": None}, {"q_slm": None}, {"q_llm": None}):
         with pytest.raises(InputError, match="both actions were executed"):
             check_rows([*ROWS, replace(routed[0], **lacking)])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Boosted trees, and a router model from outside the package: the file that docs/extending/router-model.md shows."""
+"""Boosted trees, and a router model from outside the package: the file of docs/extending/router-model.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEATURES = ["uncertainty", "page"]
 
 
 def module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | None = None) -> None:
-    """Put the page's module, or another text, into the folder where the command is started."""
+    """Write the page's module, or another text, into the folder of the command."""
     if text is None:
         (text,) = (
             block.text

@@ -43,7 +43,7 @@ def played(rate_of: Callable[[float], float], log: list[float]) -> Callable[[flo
 
 @pytest.mark.parametrize("target", [0.05, 0.1, 0.2, 0.4])
 def test_match_rate_reaches_the_realised_rate(target: float) -> None:
-    """The share of scores above tau is 1 - tau; half of it is realised, and that is what counts."""
+    """The share of scores above tau is 1 - tau; half of it is realised, and that share counts."""
     log: list[float] = []
     choice = match_rate(played(lambda tau: (1 - tau) / 2, log), SCORES, target)
     assert len(log) <= 7
@@ -73,7 +73,7 @@ def test_match_rate_at_the_ends_and_without_scores() -> None:
 
 @pytest.mark.parametrize("target", [0.05, 0.2, 0.4])
 def test_a_temperature_changes_scores_and_no_decision(target: float) -> None:
-    """Why no ablation takes the temperature away: the threshold is found by rank, so it moves with the scores."""
+    """Hence no ablation of the temperature: the threshold is found by rank, so it moves with the scores."""
 
     def asked(temperature: float) -> list[bool]:
         scores = [1 / (1 + math.exp(-math.log(score / (1 - score)) / temperature)) for score in SCORES]
@@ -154,7 +154,7 @@ def test_searches_of_a_method_learn_from_one_another_and_meet_low_targets_too(po
 
 
 def test_a_method_that_costs_more_than_the_target_wherever_it_asks_never_asks() -> None:
-    """A score of its own may cost more than another method altogether; then nothing keeps to the target."""
+    """Its score alone may cost more than another method altogether; then no threshold keeps to the target."""
     dear = lambda tau: OperatingPoint(llm_call_rate=0.5, success=0.0, cost=2.0)  # noqa: E731
     assert match_rate(dear, SCORES, 1.0, by="cost").tau == 1.0
 
@@ -172,8 +172,8 @@ ALPHA, DELTA = 0.2, 0.1
 
 
 def resplit(number: int, size: int) -> dict[float, list[float]]:
-    """Per task a difficulty u: kept on the small policy at tau, a task's loss is 1 where u < tau * 0.5.
-    So the true risk at tau is tau / 2, and it exceeds .2 from tau = .5 on."""
+    """Return losses by threshold. Per task a difficulty u: kept on the small policy at tau, a task's loss is 1 where u
+    < tau * 0.5. So the true risk at tau is tau / 2, and it exceeds .2 from tau = .5 on."""
     draw = generator("ltt", number)
     tasks = [draw.random() for _ in range(size)]
     return {tau: [float(u < tau * 0.5) for u in tasks] for tau in THRESHOLDS}
@@ -194,9 +194,9 @@ def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
 @pytest.mark.parametrize("unsafe", [3, 4, 5])
 @pytest.mark.parametrize("size", [100, 200])
 def test_a_guarantee_among_quantiles_of_training_scores_is_violated_at_most_delta(size: int, unsafe: int) -> None:
-    """As the router stage goes about it: thresholds are quantiles of training tasks' scores, losses those of
-    calibration tasks. Kept on the small policy at tau, a task fails where its difficulty is below tau / 2: that is the
-    true risk, and the threshold of number `unsafe` has hardly more of it than is allowed."""
+    """As in the router stage: thresholds are quantiles of training tasks' scores, losses those of calibration tasks.
+    Kept on the small policy at tau, a task fails where its difficulty is below tau / 2: that is the true risk, and
+    threshold number `unsafe` barely exceeds the allowed one."""
     broken, empty = 0, 0
     for number in range(200):
         draw = generator("guarantee", size, number)
@@ -210,8 +210,8 @@ def test_a_guarantee_among_quantiles_of_training_scores_is_violated_at_most_delt
 
 
 def test_what_half_of_the_executed_tasks_promises_holds_for_the_other_half() -> None:
-    """400 corridors of three doors, .8 against .99, routed at random and executed once at each threshold; 200 times one
-    half promises and the other is what happens."""
+    """400 corridors of three doors, .8 against .99, routed at random and executed once at each threshold; 200 times the
+    guarantee comes from one half and is checked on the other."""
     chain = ChainBenchmark(num_tasks=400, length=3)
     on, some = chain_stage(chain, (0.8, None), 0.99), specs(chain, 400)
     taus = guarded_thresholds(index / 100 for index in range(101))[:6]

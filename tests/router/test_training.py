@@ -45,8 +45,8 @@ def test_reaches_the_bayes_brier(kind: str) -> None:
 
 
 def test_case_support_is_scaled_and_nothing_else(tmp_path: Path) -> None:
-    """Its score falls with the share of nearest steps that act as is proposed; of equal shares it is the surer the
-    nearer they are. It reads nothing else."""
+    """Its score falls with the share of nearest steps that act as proposed; among equal shares it is the more certain
+    the nearer they are. It reads no other feature."""
     rows = [
         replace(
             row,
@@ -93,7 +93,7 @@ def test_row_order_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_leak_permuting_what_a_router_must_not_know_changes_no_byte(tmp_path: Path) -> None:
-    """What perturbed a state and how its episode ended are beside the features, not among them."""
+    """The perturbation of a state and the outcome of its episode are beside the features, not among them."""
     masked = [
         replace(row, perturbation_seed=None, condition="clean", slm_episode_success=not row.slm_episode_success)
         for row in ROWS
@@ -165,7 +165,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Diverged:
-    """A router model of one's own whose fit came to nothing."""
+    """A user's own router model whose fit failed."""
 
     @classmethod
     def fit(cls, features: object, labels: object, weights: object, seed: int) -> Diverged:
@@ -237,7 +237,7 @@ def test_probabilities_are_calibrated_on_tasks_that_nobody_fitted(kind: str) -> 
 def test_where_two_thresholds_act_together_boosting_is_calibrated_and_no_logistic_curve(
     kind: str, calibrated: bool
 ) -> None:
-    """On 333 tasks that nobody fitted; 200 were fitted and 100 scaled on."""
+    """On 333 tasks outside the fit; 200 were fitted and 100 scaled on."""
 
     def steps(first: int, count: int) -> list[FeatureRow]:
         numbers = range(first, first + count)

@@ -1,4 +1,4 @@
-"""What the tests of the sandbox share: whether this machine has one, and a program run inside it."""
+"""Shared parts of the sandbox tests: skip marks for a machine without one, and a program run inside it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from r2v.sandbox.limits import Limits
 from r2v.sandbox.process import lacking
 
 sandboxed = pytest.mark.skipif(bool(lacking()), reason=f"no sandbox: {lacking()}")
-"""For tests of the walls: they run wherever walls can be put up."""
+"""Mark of tests of the walls: they run wherever walls can be built."""
 MODES = [pytest.param(False, marks=sandboxed, id="sandboxed"), pytest.param(True, id="unsafe")]
 
 
 def inside(code: str, *, wanted: tuple[str, ...] = (), **limits: Any) -> CommandResult:
-    """What a Python program leaves that runs behind walls. Its time is ample where a test does not limit it: a busy
-    machine is no wall."""
+    """Return the result of a Python program behind walls. Its time is ample unless a test limits it: a busy machine is
+    no wall."""
     command = [python(), "-I", "-S", "program"]
     most = Limits(**{"wall_seconds": 120.0, "cpu_seconds": 30, **limits})
     return run(command, files={"program": code.encode()}, wanted=wanted, limits=most)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bubblewrap, where this user may install packages; elsewhere one line says so, and the tests of the walls are skipped.
+# Install bubblewrap; without the right to install packages print one line, and the tests of the walls are skipped.
 set -euo pipefail
 
 command -v bwrap >/dev/null && exit 0

@@ -213,7 +213,7 @@ class P:
         "assert P(3).x == 3",
     ),
 }
-"""What a test may do with a program: (program, tests)."""
+"""Permitted uses of a program by a test: (program, tests)."""
 
 FORGERIES = {
     "frames": """\

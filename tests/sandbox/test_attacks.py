@@ -1,4 +1,4 @@
-"""Attacks on the walls: programs that mean harm, what they are told, and what is true outside when they are gone."""
+"""Attacks on the walls: harmful programs are refused, and the outside is unharmed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT, TESTS = "def f(x): return x * x", "assert f(2) == 4"
 
 
 def harmless(attack: str) -> bool:
-    """Whether an attack is refused, and a right answer behind it still passes."""
+    """True if an attack is refused, and a right answer behind it still passes."""
     lines = "".join(f"    {line}\n" for line in attack.strip().splitlines())
     code = f"def attack():\n{lines}\ntry:\n    attack()\n    done = True\nexcept BaseException: done = False\n{RIGHT}"
     return passes(code, f"{TESTS}\nassert done is False", limits=Limits(cpu_seconds=2))

@@ -1,4 +1,4 @@
-"""A command in a sandbox: what goes in, what comes out, and what is refused before anything runs."""
+"""A command in a sandbox: its input, its output, and the refusals before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No more sandboxes at once than processors, whoever asks; and none waits for a holder that is gone."""
+"""No more sandboxes at once than processors, over all processes; and none waits for a holder that is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from r2v.sandbox.slots import slot
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of slots that no other test uses."""
+    """Yield a folder of slots that no other test uses."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     slots._folder.cache_clear()
     yield tmp_path

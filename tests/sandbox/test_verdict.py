@@ -1,4 +1,4 @@
-"""The verdict: what plain tests say of a program, with and without walls, whatever the program tries to say itself."""
+"""The verdict: the result of plain tests on a program, with and without walls, whatever the program prints itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ALL_FORGERIES = FORGERIES | {
 @pytest.mark.parametrize("tests", [TESTS, "assert f(2) == 4"], ids=["several tests", "one test"])
 @pytest.mark.parametrize("name", drawn(list(ALL_FORGERIES), 14, "forgeries"))
 def test_a_verdict_cannot_be_forged(name: str, tests: str, unsafe: bool) -> None:
-    """Wrong, however it says so; and whoever asked is alive to hear it."""
+    """Wrong, however it claims otherwise; and the caller survives."""
     assert passes(ALL_FORGERIES[name], tests, unsafe=unsafe, limits=Limits(cpu_seconds=2)) is False
     assert os.getpid() > 0
 

@@ -1,4 +1,4 @@
-"""The wire: what a judge makes of the other side's lines, whatever they say."""
+"""The wire: a judge's reading of the other side's lines, whatever they contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from r2v.sandbox.wire import Broken, Peer, RemoteObject, Unsendable
 
 
 def judge(*replies: Any) -> Peer:
-    """A judge's end that reads these replies."""
+    """Return a judge's end that reads these replies."""
     lines = b"".join(reply if isinstance(reply, bytes) else json.dumps(reply).encode() + b"\n" for reply in replies)
     peer = Peer(BytesIO(lines), BytesIO(), lambda peer, request: {})
     peer.names_builtins = True

@@ -1,4 +1,4 @@
-"""`make clean` in a scratch checkout that holds the results of the main job and of another benchmark."""
+"""`make clean` in a scratch checkout with the results of the main job and of another benchmark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 BOTH = "router-shared"
-"""An artifact that both benchmarks have the same."""
+"""An artifact that both benchmarks share."""
 
 
 def publish(root: Path, place: str, artifact: str) -> None:
-    """A place as a stage leaves it: a relative link to its artifact."""
+    """Publish an artifact as a stage does: by a relative link."""
     link = root / place
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(Path(*[".."] * (len(link.relative_to(root).parts) - 1)) / "outputs/.artifacts" / artifact)

@@ -14,7 +14,7 @@ SCOPE = "slurm: "
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with an identity for git, and without the configuration of whoever runs the tests."""
+    """Run a command with an identity for git, and without the user's own configuration."""
     identity = {
         f"GIT_{role}_{field}": "t@example.org" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
     }
@@ -24,7 +24,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the Makefile, whose environment counts as installed."""
+    """Make a repository with the Makefile, whose environment counts as installed."""
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     (tmp_path / "scripts").mkdir()
     shutil.copy(REPOSITORY / "scripts" / "commit-msg", tmp_path / "scripts")

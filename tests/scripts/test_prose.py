@@ -1,4 +1,4 @@
-"""The ruler of prose: which log formats are events, and what a module and a page are counted for."""
+"""The prose checker: log formats that are events, and the counts of a module and of a page."""
 
 from __future__ import annotations
 
@@ -65,6 +65,14 @@ def test_a_module_and_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
         "wide lines of pages": 1,
     }
     assert (counted.whats, counted.comments["slurm"], counted.functions) == (1, 1, 1)
+
+
+def test_only_docstrings_are_read_outside_the_package(tmp_path: Path) -> None:
+    module, counted = (tmp_path / "test_a").with_suffix(".py"), prose.Prose()
+    module.write_text(MODULE)
+    counted.read_heads(module)
+    assert [kind for kind, places in counted.places.items() if places] == ["docstrings that begin as riddles"]
+    assert (counted.functions, counted.names, counted.words) == (1, 0, 0)
 
 
 def test_this_checkout_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Seed 003 as data: its headings, its fenced blocks, and the command lines in them, as typed there.
 
 `seed_003.md` is the seed itself, byte for byte (SHA256 below). Rows of these tests take their commands and Python
-blocks from it; `stand_in` is the only thing that ever changes one: what this machine lacks is replaced by the
-bundled benchmark, and five hundred episodes by a handful.
+blocks from it; only `stand_in` ever changes one: missing parts are replaced by the bundled benchmark, and five hundred
+episodes by a handful.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAND_INS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One fenced block: the heading it stands under, its language ("" for none), its text."""
+    """A fenced block: its heading, its language ("" for none), its text."""
 
     heading: str
     language: str
@@ -49,18 +49,18 @@ BLOCKS = _blocks()
 
 
 def block(heading: str, language: str = "bash", index: int = 0) -> str:
-    """The text of the heading's index-th block in this language."""
+    """Return the text of the heading's index-th block in this language."""
     return [one.text for one in BLOCKS if (one.heading, one.language) == (heading, language)][index]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of a block, as words: continuations joined, comments left out."""
+    """Return the command lines of a block, as words: continuations joined, comments left out."""
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def stand_in(text: str) -> str:
-    """A command with the bundled benchmark in the place of what it names."""
+    """Return a command with the bundled benchmark as a stand-in."""
     for seed, here in STAND_INS.items():
         text = text.replace(seed, here)
     return text

@@ -1,4 +1,4 @@
-"""Section 6's command lines: collecting, finding what was collected, and going on after an interruption."""
+"""Section 6's command lines: collecting, querying the runs, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 
 from . import seed
 from .workspace import checkout, sh, written
@@ -23,7 +23,7 @@ RUN_ID = re.compile(r"[a-z0-9]+_[a-z0-9]+_[A-Za-z0-9.\-]+_\d{8}T\d{6}(-\d+)?")
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout in which the three commands were typed, one after the other."""
+    """Make a checkout in which the three commands were typed, one after the other."""
     root = checkout(tmp_path_factory.mktemp("collected"))
     told = [sh(root, seed.stand_in(shlex.join(words))) for words in COLLECT]
     assert [process.returncode for process in told] == [0, 0, 0], [process.stderr for process in told]
@@ -54,7 +54,7 @@ def test_the_directory_structure(collected: Path) -> None:
 
 def test_every_episode_says_which_run_and_model_it_is_of(collected: Path) -> None:
     for run in DataRegistry(collected / "data").query():
-        for episode in read_episodes(run.trajectories):
+        for episode in list(StoredEpisodes(run.trajectories)):
             about = episode.metadata
             assert (about.run_id, about.teacher_model, about.teacher_provider) == (
                 run.run_id,

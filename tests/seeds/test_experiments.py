@@ -1,4 +1,4 @@
-"""Seed 002: its specifications, its command lines as typed, and where its files are found.
+"""Seed 002: its specifications, its command lines as typed, and the locations of its files.
 
 `seed_002.md` is the seed itself, byte for byte. Its specifications are those of configs/experiments, which add the
 `command` of a tiny program; its base configurations are those of configs/mlp and configs/greedy.
@@ -31,7 +31,7 @@ PATIENCE = 600.0
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A fresh clone; `python` and `python3` are the interpreter of these tests."""
+    """Make a fresh clone; `python` and `python3` are the interpreter of these tests."""
     for name in ("configs", "scripts", "examples", "bg_experiment.sh"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "bin").mkdir()

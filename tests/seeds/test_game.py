@@ -1,7 +1,7 @@
-"""Seed 001: its command lines and its Python example, against the loopback emulator of the providers.
+"""Seed 001: its command lines and its Python example, with the loopback emulator of the providers.
 
-`seed_001.md` is the seed itself, byte for byte. What changes in a line is how soon a batch is polled; what changes in
-the example is its imports.
+`seed_001.md` is the seed itself, byte for byte. Changed are the polling interval in a line, and the imports in the
+example.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_every_command_line(line: str, requests: int, emulator: Emulator, tmp_pa
 
 
 def test_the_wave_log(emulator: Emulator, tmp_path: Path) -> None:
-    """The lines that the seed shows, but for the seconds."""
+    """The lines in the seed, apart from the seconds."""
     (line,) = (line for line in RUN if "test_conversation_batching" in line)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = typed(emulator, tmp_path, ["bash", "-c", line + " --overrides poll_seconds=0.05 figures=[]"])
@@ -112,7 +112,7 @@ def test_the_wave_log(emulator: Emulator, tmp_path: Path) -> None:
 
 
 def test_every_option_value_is_taken() -> None:
-    """`--batch-service [default|openai|...]`: each of the values the seed offers, with each of its options."""
+    """`--batch-service [default|openai|...]`: each of the values in the seed, with each of its options."""
     words = OPTIONS[0].split()[2:]
     for option, values in zip(words[::2], words[1::2], strict=True):
         for value in re.fullmatch(r"\[(.*)\]|(<\w+>)", values).group(0).strip("[]").split("|"):
@@ -140,7 +140,7 @@ def test_the_python_example(emulator: Emulator, tmp_path: Path) -> None:
 
 
 def test_the_seeds_figures_are_all_there(emulator: Emulator, tmp_path: Path) -> None:
-    """Results Analysis: what is tracked for each agent, and overall."""
+    """Results Analysis: the figures for each agent, and overall."""
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = typed(
         emulator,

@@ -1,7 +1,7 @@
 """Seed 000: its command, its names, its batch table, its placement of the models, and its target update.
 
-`seed_000.md` is the seed itself, byte for byte. Lines of code are taken from it as they stand there, and only an
-ellipsis in one is filled in.
+`seed_000.md` is the seed itself, byte for byte. Lines of code are taken from it unchanged, and only an ellipsis in one
+is filled in.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ROLES = {
     "Reference Model": "reference",
     "Target Critic": "target",
 }
-"""The seed's names of the models, and the roles that they are here."""
+"""The seed's names of the models, and their roles here."""
 
 
 def line_of(start: str) -> str:
-    """The only line of the seed that starts so, without its indent."""
+    """Return the only line of the seed with this beginning, without its indent."""
     [line] = [line.strip() for line in TEXT.splitlines() if line.strip().startswith(start)]
     return line
 
@@ -59,7 +59,7 @@ def test_the_copy_is_the_seed() -> None:
 
 
 def test_the_command_needs_no_argument(tmp_path: Path) -> None:
-    """Placed, begun, and stopped when it has a checkpoint; a whole run takes minutes."""
+    """It is started and then stopped at its first checkpoint; a whole run takes minutes."""
     root, command = checkout(tmp_path), line_of("python scripts/")
     process = subprocess.Popen(**typed(root, f"exec {command}"), stderr=subprocess.PIPE, text=True)
     latest, deadline = root / "outputs/hierarchical/desk_noisy/checkpoint-latest", time.monotonic() + 240
@@ -72,7 +72,7 @@ def test_the_command_needs_no_argument(tmp_path: Path) -> None:
 
 
 def test_the_line_for_gsm8k_starts_from_its_own_configuration_and_keeps_it(tmp_path: Path) -> None:
-    """As a node runs it, with a model of the user's own; stopped after its first phase, for a whole run takes hours."""
+    """As on a node, with a model of the user's own; stopped after its first phase, for a whole run takes hours."""
     root = checkout(tmp_path)
     model_at(root / "small")
     rows = [
@@ -163,7 +163,7 @@ def agent(tmp_path: Path) -> SeedAgent:
 
 
 def shape(critic: DoubleCritic) -> tuple[nn.Module, int, tuple[int, ...]]:
-    """Backbone, state size and hidden widths of a critic, as its constructor takes them after the device."""
+    """Return backbone, state size and hidden widths of a critic, as its constructor takes them after the device."""
     layers = [layer for layer in critic.floor if isinstance(layer, nn.Linear)]
     return copy.deepcopy(critic.backbone), layers[0].in_features, tuple(layer.out_features for layer in layers[:-1])
 
@@ -178,7 +178,7 @@ def test_the_target_critic_is_placed_on_the_cpu_by_the_seeds_statement(agent: Se
 
 
 def test_the_memory_efficient_target_update_is_the_seeds_formula_in_chunks(agent: SeedAgent) -> None:
-    """The seed's own statement on copies gives the same weights, whatever the chunk; training calls the same code."""
+    """The seed's own statement on copies gives the same weights for any chunk; training calls the same code."""
     with torch.no_grad():
         for tensor in agent.critic.parameters():
             tensor += torch.linspace(-1, 1, tensor.numel(), dtype=tensor.dtype).reshape(tensor.shape)

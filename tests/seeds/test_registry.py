@@ -25,7 +25,7 @@ PARTIAL = "webarena_openai_gpt-4o_20260303T120000"
 
 
 def _file(root: Path, run_id: str, episodes: list[Episode], *, missing: int = 0) -> str:
-    """Put episodes into a run of this name, begun when its name says; returns the name it was given."""
+    """Put episodes into a run of this name, begun at the time in its name; return the name it was given."""
     benchmark, provider, model, time = run_id.split("_")
     begun = datetime.strptime(time, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     registry = DataRegistry(root / "data", now=lambda: begun)
@@ -41,7 +41,8 @@ def _file(root: Path, run_id: str, episodes: list[Episode], *, missing: int = 0)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two models on one benchmark, one of them twice over shared tasks and once cut short; and another benchmark."""
+    """Make runs of two models on one benchmark, one of them twice over shared tasks and once cut short; and of another
+    benchmark."""
     root = tmp_path_factory.mktemp("runs")
     first, worse = play("train", 9), play("train", 6, slips=0.5)
     plan = [
@@ -59,13 +60,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def inside(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The shell stands in the checkout."""
+    """Change the current folder to the checkout."""
     monkeypatch.chdir(root)
     yield root
 
 
 def _type(text: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Type a Python block; the one import that the seed leaves out is given."""
+    """Type a Python block; add the one import that the seed leaves out."""
     exec(compile(f"from pathlib import Path\n{text}", "seed_003", "exec"), names)
     return names
 

@@ -1,4 +1,4 @@
-"""Section 8: the result files where the seed looks for them, and made again by its own lines."""
+"""Section 8: the result files at the seed's paths, and made again by its own lines."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from . import seed
 from .workspace import play, sh
 
 METHODS = {"slm_only": {"slips": 0.5}, "llm_only": {}, "r2v": {"slips": 0.5, "helped_from": 3}}
-"""All are the desk's expert, with this share of slips."""
+"""Options of each method's player, which is the desk's expert with this share of slips."""
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with an evaluation of three players on eight noisy tasks, and an ablation that changes nothing."""
+    """Make a checkout with an evaluation of three players on eight noisy tasks, and an ablation that changes
+    nothing."""
     root = tmp_path_factory.mktemp("results")
     places = Places(benchmark="webarena", condition="noisy", root=root)
     evaluated = places.published(str(job("evaluate").place))

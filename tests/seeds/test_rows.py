@@ -1,4 +1,4 @@
-"""Every fenced block of the seed has somebody who runs it, or a reason why that is not here."""
+"""Every fenced block of the seed has a test that runs it, or a reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seed's lines for a cluster, typed against commands that answer as Slurm does; tests/slurm has a real one."""
+"""The seed's lines for a cluster, typed with commands that answer as Slurm does; tests/slurm has a real one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_sbatch_line_is_taken(line: str, cluster: Cluster) -> None:
 
 
 def _meant(line: str) -> tuple[str, list[str], Config]:
-    """What a line's job runs: the stage, its words, and the configuration that they describe."""
+    """Return the stage of a line's job, its words, and the configuration that they describe."""
     _, script, *rest = shlex.split(line)
     call = re.search(r"r2v\.slurm\.job\.runner (.+) \"\$@\"", (REPOSITORY / script).read_text())
     assert call is not None
@@ -142,7 +142,7 @@ def test_what_the_lines_say_reaches_the_stages() -> None:
 def test_a_job_by_itself_checks_first_what_it_needs(
     line: str, code: int, told: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """As a node runs it: from a copy elsewhere. It ends before any work, and the views show it."""
+    """As on a node: from a copy elsewhere. It ends before any work, and the views show it."""
     _, script, *rest = shlex.split(line)
     spooled = tmp_path / "spool" / "slurm_script"
     spooled.parent.mkdir()
@@ -177,7 +177,7 @@ def test_its_chain_is_printed_all_the_same(cluster: Cluster) -> None:
 
 
 def test_the_pipeline_can_be_watched_and_ended_as_the_seed_says(cluster: Cluster) -> None:
-    """Ten jobs of the bundled benchmark, then every line of section 7 but those that ask a running job's node."""
+    """Ten jobs of the bundled benchmark, then every line of section 7 but those that query a running job's node."""
     done = cluster.sh("bash scripts/slurm/run_all.sh desk")
     assert done.returncode == 0, done.stderr
     stages = [row for row in cluster.queue if "~heal" not in row["Comment"]]

@@ -1,4 +1,4 @@
-"""The seed's training lines: one step, every documented override (C-1), and going on after a killed job."""
+"""The seed's training lines: one step, every documented override (C-1), and resuming after a killed job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from r2v.cli import main as cli
 from r2v.config import RolloutConfig, TaskSelection, load
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.measures.statistics import wilson
 from r2v.pipeline.jobs import job
@@ -39,7 +39,7 @@ BC = Path("outputs/policy/desk_noisy/bc")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with training data of the small prototype and of the noisy desk."""
+    """Make a checkout with training data of the small prototype and of the noisy desk."""
     root = checkout(tmp_path_factory.mktemp("training"))
     for config in ("configs/mrp.yaml", "configs/desk/noisy.yaml"):
         collect = sh(root, f"python scripts/collect_trajectories.py --config {config} --num-episodes 4 --seeds 1")
@@ -50,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _train(root: Path, *words: str) -> dict[str, Any]:
-    """Clone on the noisy desk in this process; what the trainer's last checkpoint says it did."""
+    """Clone on the noisy desk in this process; return the state in the trainer's last checkpoint."""
     with standing_in(root):
         assert cli.main(["train_policy", "--config", "configs/desk/noisy.yaml", "--stage", "bc", *words]) == 0
     return _trained(root / BC)
@@ -71,7 +71,7 @@ def test_a_single_training_step(root: Path) -> None:
     done = sh(root, shlex.join(line))
     assert done.returncode == 0, done.stderr
     folder = root / "test_policy" / "bc"
-    state, given = _trained(folder), read_episodes(root / "data/mrp/trajectories/trajectories.jsonl")
+    state, given = _trained(folder), list(StoredEpisodes(root / "data/mrp/trajectories/trajectories.jsonl"))
     assert json.loads((folder / "bc_report.json").read_text())["n_episodes"] == len(given)
     assert (state["train_batch_size"], state["global_step"]) == (1, _rows(folder))
     assert (folder / "final" / "model.safetensors").exists()

@@ -1,4 +1,4 @@
-"""A checkout of one's own to type the seed's lines in: scripts and configurations of this repository, nothing else."""
+"""A separate checkout to type the seed's lines in: scripts and configurations of this repository, nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checkout(root: Path) -> Path:
 
 
 def typed(root: Path, command: str) -> dict[str, Any]:
-    """How `subprocess` types a command in the checkout."""
+    """Return the arguments with which `subprocess` types a command in the checkout."""
     places = {"PATH": f"{root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     return {"args": ["bash", "-c", command], "cwd": root, "env": {**os.environ, **places}}
 
@@ -50,7 +50,7 @@ def sh(root: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def standing_in(root: Path) -> Iterator[None]:
-    """This very process works in the checkout; the logger that a command line sets up is put back."""
+    """Let this very process work in the checkout; restore the logger that a command line sets up."""
     before = (list(logger.handlers), logger.propagate, logger.level)
     with chdir(root):
         yield
@@ -59,7 +59,7 @@ def standing_in(root: Path) -> Iterator[None]:
 
 
 def written(root: Path) -> set[str]:
-    """Everything below the checkout that a fresh clone does not have."""
+    """Return everything below the checkout that a fresh clone does not have."""
     fresh = {"configs", "scripts", "bin"}
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.relative_to(root).parts[0] not in fresh}
 
@@ -73,7 +73,7 @@ def play(
     slips: float = 0.0,
     helped_from: int | None = None,
 ) -> list[Episode]:
-    """Episodes that the desk's expert really played. `slips` makes it a worse player, who hands over to a better
+    """Return episodes that the desk's expert really played. `slips` makes it a worse player, who hands over to a better
     one at step `helped_from`."""
     waves = engine(RolloutConfig(workers=1), Desk(num_tasks=0, num_heldout=0))
     player, helper = (

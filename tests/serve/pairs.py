@@ -30,7 +30,7 @@ TOOLS = {
 
 
 def make_bundle(folder: Path, threshold: float = 0.5, *, domain: Domain | None = None) -> Path:
-    """A bundle of two API models: the LLM acts after a page that is an error, and else the small model."""
+    """Make a bundle of two API models: the LLM acts after a page that is an error, and else the small model."""
     (folder / "router").mkdir(parents=True)
     part = LinearModel(intercept=-2.0, weights=(4.0,), means=(0.0,), scales=(1.0,))
     router = RouterModel(
@@ -81,7 +81,7 @@ def pair_served(
     llm_url: str | None = None,
     llm_model: str = "big-1",
 ) -> Iterator[tuple[Served, Stub, Stub]]:
-    """A server of the bundle, with the stubs of the LLM and of the small model."""
+    """Yield a server of the bundle, with the stubs of the LLM and of the small model."""
     bundle = folder / "bundle"
     if not bundle.exists():
         make_bundle(bundle)
@@ -115,7 +115,7 @@ def pair_served(
 def conversation(
     wire: str, *results: str, ids: Sequence[str] = (), text: str = "List the files."
 ) -> list[dict[str, Any]]:
-    """A conversation in which `ls` was called once for each result."""
+    """Return a conversation in which `ls` was called once for each result."""
     items: list[dict[str, Any]] = [{"role": "user", "content": text}]
     for number, result in enumerate(results):
         name = ids[number] if number < len(ids) else f"call_{number}"
@@ -139,7 +139,7 @@ def conversation(
 
 
 def asks(wire: str, items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A request of the agent whose prompt and tools the bundle knows."""
+    """Return a request of the agent whose prompt and tools the bundle knows."""
     body: dict[str, Any] = {"model": "r2v", "tools": TOOLS[wire]}
     if wire == "responses":
         body |= {"input": items, "instructions": PROMPT}

@@ -1,4 +1,4 @@
-"""A provider made of lines: it records each request as it came over the wire, and writes what a test tells it to."""
+"""A stub provider: it records each request as it came over the wire, and writes the answers of a test."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from r2v.serve.server import listening
 RESET = object()
 """In an answer: the connection is cut."""
 Step = Any
-"""Of an answer: bytes to write, seconds to wait, or RESET."""
+"""Part of an answer: bytes to write, seconds to wait, or RESET."""
 
 
 @dataclass(kw_only=True)
 class Seen:
-    """One request as the provider saw it."""
+    """A request as the provider saw it."""
 
     target: str
     headers: list[tuple[str, str]]
     body: bytes
 
     def all(self, name: str) -> list[str]:
-        """Values of a header."""
+        """Return the values of a header."""
         return [value for key, value in self.headers if key.lower() == name]
 
     @property
     def json(self) -> Any:
-        """The body, read."""
+        """Return the body, parsed."""
         return json.loads(self.body)
 
 
@@ -42,14 +42,14 @@ Answer = Callable[[Seen], Sequence[Step]]
 
 
 def reply(body: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> list[Step]:
-    """An answer in JSON."""
+    """Return an answer in JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(content)}"]
     return [("\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers)]) + "\r\n\r\n").encode() + content]
 
 
 def stream(pieces: Sequence[Step], headers: Sequence[tuple[str, str]] = (), *, ends: bool = True) -> list[Step]:
-    """An answer that streams these pieces, each as a chunk of its own."""
+    """Return an answer that streams these pieces, each as a chunk of its own."""
     lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream", "transfer-encoding: chunked"]
     steps: list[Step] = [("\r\n".join([*lines, *(f"{n}: {v}" for n, v in headers)]) + "\r\n\r\n").encode()]
     for piece in pieces:
@@ -69,7 +69,7 @@ class Stub:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the stub's address."""
         return f"http://127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +99,7 @@ class Stub:
 
 @contextmanager
 def in_thread(main: Callable[[Callable[[Any], None], asyncio.Event], Any]) -> Iterator[Any]:
-    """Run `main(ready, stop)` in a loop of its own; yields what it hands to `ready`."""
+    """Run `main(ready, stop)` in an event loop of its own; yield the argument of `ready`."""
     ready, loop, box = threading.Event(), asyncio.new_event_loop(), []
     stop = asyncio.Event()
 
@@ -131,7 +131,7 @@ def in_thread(main: Callable[[Callable[[Any], None], asyncio.Event], Any]) -> It
 
 @contextmanager
 def stub(answer: Answer) -> Iterator[Stub]:
-    """A provider that listens while the block runs."""
+    """Yield a provider that listens while the block runs."""
     provider = Stub(answer=answer)
 
     async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
@@ -150,7 +150,7 @@ def stub(answer: Answer) -> Iterator[Stub]:
 
 @contextmanager
 def served(folder: Path, url: str, *overrides: str, provider: str = "openai", record: bool = True) -> Iterator[Served]:
-    """R2V's server in front of a provider's URL, at $1 and $4 a million tokens."""
+    """Run R2V's server in front of a provider's URL, at $1 and $4 a million tokens."""
     config = load(
         {
             "teacher": {
@@ -185,5 +185,5 @@ class Served:
 
     @property
     def auth(self) -> dict[str, str]:
-        """Headers with its key."""
+        """Return headers with its key."""
         return {"authorization": f"Bearer {self.key}"}

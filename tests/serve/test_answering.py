@@ -1,4 +1,4 @@
-"""Answering by a pair: who answers what, in which form, and what happens where a model fails."""
+"""Answering by a pair: the model of each answer, its format, and the failure of a model."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_authors_are_known_by_ids_and_by_texts_and_survive_a_restart(tmp_path: P
 
 
 def test_a_repeated_request_is_answered_by_the_same_model(tmp_path: Path) -> None:
-    """As when a client asks without a stream again, or another threshold would now decide otherwise."""
+    """As when a client repeats a request without a stream, or another threshold would now decide otherwise."""
     with pair_served(tmp_path, llm, small) as (server, _, _):
         for name, stream_ in (("r2v", True), ("r2v:budget=1", False)):
             body = asks("chat", conversation("chat", PAGE), model=name, stream=stream_)
@@ -423,7 +423,7 @@ CALLS = json.dumps({"tool": "ls", "at": "."})
 
 
 def append(wire: WireName, items: list[dict[str, Any]], reply_: dict[str, Any], page: str) -> None:
-    """Go on as an agent does: all that the model said goes back, and the result of its call."""
+    """Extend a conversation as an agent does: with the model's whole reply, and the result of its call."""
     if wire == "messages":
         items.append({"role": "assistant", "content": reply_["content"]})
         call = next(block["id"] for block in reply_["content"] if block["type"] == "tool_use")
@@ -437,7 +437,8 @@ def append(wire: WireName, items: list[dict[str, Any]], reply_: dict[str, Any], 
 def switched(
     wire: WireName, model: str, folder: Path, sessions: int, thinking: dict[str, Any] | None
 ) -> tuple[list[int], list[dict[str, Any]]]:
-    """Statuses of an agent that thinks, in tool loops whose pages hand every other step to the LLM; the turns."""
+    """Return the statuses of an agent that thinks, in tool loops whose pages hand every other step to the LLM; and the
+    turns."""
     statuses = []
     with Emulator(answer=lambda request: CALLS) as emulator:
         url = f"{emulator.anthropic_url}/v1"
@@ -482,7 +483,7 @@ def test_switches_inside_tool_loops_are_never_refused(
 
 
 def test_the_same_switches_by_hand_are_refused() -> None:
-    """Two models of one provider, each shown all that the other said: what the server prevents."""
+    """Two models of one provider, each shown the other's whole output: the server prevents that."""
     refused = 0
     with Emulator(answer=lambda request: CALLS) as emulator:
         headers = {"authorization": "Bearer x", "anthropic-version": "2023-06-01"}

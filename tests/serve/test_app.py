@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, Serve
 
 
 def raw(server: Served, method: str, target: str, content: bytes, *headers: str) -> bytes:
-    """The first bytes of the answer to a request that no client would write."""
+    """Return the first bytes of the answer to a request that no client would write."""
     host, _, port = server.url.removeprefix("http://").partition(":")
     lines = [f"{method} {target} HTTP/1.1", "host: x", f"authorization: Bearer {server.key}", *headers]
     lines += [f"content-length: {len(content)}"] if content else []

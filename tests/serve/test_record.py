@@ -1,4 +1,4 @@
-"""Recording a command: what it sees, how its outcome is told, and what is made of its sessions."""
+"""Recording a command: its environment, its outcome, and the runs made of its sessions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ask(path, body):
 
 
 def talk(wire: WireName, *, streams: bool = False) -> str:
-    """An agent that calls a tool, gives its result back and takes the final text."""
+    """Return the script of an agent that calls a tool, gives its result back and takes the final text."""
     if wire == "messages":
         turns = [
             [{"role": "user", "content": "List the files."}],

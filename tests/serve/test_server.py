@@ -1,7 +1,7 @@
 """The server in front of the official SDKs: whole sessions at the desk, with tools, streams and thoughts.
 
-Each session is a task of the desk, played by a loop over an SDK as anybody writes it, and ends in what the desk says of
-it. The LLM is the desk's expert behind the emulator, which refuses what the providers refuse and counts their caches.
+Each session is a task of the desk, played by an ordinary loop over an SDK, and ends in the desk's outcome. The LLM is
+the desk's expert behind the emulator, which refuses what the providers refuse and counts their caches.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _spec(tool: Any, schema: str) -> dict[str, Any]:
 
 
 def session(turn: Any, url: str, key: str, task: Task) -> bool:
-    """Play a task; True if the desk says that it is done."""
+    """Play a task; return True if the desk counts it as done."""
     desk = DESK.make()
     page, _ = desk.reset(seed=0, task=task)
     page, call, items, reward = f"{task.goal}\n\n{page}", None, list[Any](), 0.0
@@ -115,7 +115,7 @@ def session(turn: Any, url: str, key: str, task: Task) -> bool:
 def test_sdk_sessions_end_as_without_the_server(
     wire: WireName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outcomes, bytes and cache hits of the provider are those of direct sessions, and the books are its bill."""
+    """Outcomes, bytes and cache hits of the provider are those of direct sessions, and the books equal its bill."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
     provider, model = MODELS[wire]

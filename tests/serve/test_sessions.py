@@ -1,4 +1,4 @@
-"""Sessions: by whatever name a client gives, else by its conversation."""
+"""Sessions: by the name that a client gives, else by its conversation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def chat_turns(arguments: str = '{"a": 1}', mark: bool = False) -> list[dict[str
 
 
 def test_a_conversation_is_recognised_although_its_client_rewrites_it() -> None:
-    """Cache marks move and turn text into a list; arguments are written anew."""
+    """Cache marks move and turn text into a list; arguments are serialized again."""
     sessions = Sessions()
     first = sessions.find([], {"messages": chat_turns(mark=True)[:1]}, "chat", key="k")
     second = sessions.find([], {"messages": chat_turns()}, "chat", key="k")

@@ -14,17 +14,17 @@ from r2v.wire.stream_facts import WireName
 WIRES = tuple(PATHS)
 USAGE = TokenUsage(input=100, output=20)
 USD = (100 * 1 + 20 * 4) / 1e6
-"""Of a reply with this usage, at the prices of `stub.served`."""
+"""Price of a reply with this usage, at the prices of `stub.served`."""
 
 
 def wire_reply(text: str = "Hello.", usage: TokenUsage | None = USAGE, model: str = "big-1") -> WireReply:
-    """A reply that is text."""
+    """Return a reply that is text."""
     content = (TextPart(text=text),)
     return WireReply(message=Message(role="assistant", content=content), usage=usage, id="id_1", model=model)
 
 
 def body(wire: WireName, *, stream: bool = False, model: str = "llm", **more: Any) -> dict[str, Any]:
-    """A request of one turn."""
+    """Return a request of one turn."""
     turn = [{"role": "user", "content": "Say hello."}]
     conversation: dict[str, Any] = {"input": turn} if wire == "responses" else {"messages": turn}
     limit = {"max_output_tokens" if wire == "responses" else "max_tokens": 50}
@@ -32,7 +32,7 @@ def body(wire: WireName, *, stream: bool = False, model: str = "llm", **more: An
 
 
 def whole(wire: WireName, reply: WireReply | None = None) -> bytes:
-    """The body of a reply."""
+    """Return the body of a reply."""
     reply = reply or wire_reply()
     if wire == "messages":
         written = anthropic.write_reply(reply)
@@ -42,7 +42,7 @@ def whole(wire: WireName, reply: WireReply | None = None) -> bytes:
 
 
 def events(wire: WireName, reply: WireReply | None = None) -> list[bytes]:
-    """The events of a reply, usage included."""
+    """Return the events of a reply, usage included."""
     reply = reply or wire_reply()
     if wire == "messages":
         return list(anthropic.write_stream(reply))

@@ -39,7 +39,7 @@ REQUEUE_WAIT = 5
 
 
 def lacking() -> list[str]:
-    """The programs that are not installed here."""
+    """Return the required programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
 
 
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """The controller's."""
+        """Return the controller's port."""
         return self._ports["ctl"]
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class Cluster:
         return self._supervisor.stdout.readline().strip() or "the supervisor died"
 
     def daemon(self, order: str, name: str) -> None:
-        """`start` or `stop` (at once, as a crash does) one daemon: slurmctld, slurmdbd, slurmd-c1, ..."""
+        """Start or stop one daemon (slurmctld, slurmdbd, slurmd-c1, ...); `stop` kills it at once, as a crash does."""
         assert self._supervisor.stdin
         self._supervisor.stdin.write(f"{order} {name}\n")
         self._supervisor.stdin.flush()
@@ -113,22 +113,23 @@ class Cluster:
         return self.run("sbatch", "--parsable", *arguments, **options).stdout.strip()
 
     def squeue(self, fields: str = "%i %T") -> list[str]:
-        """One line for each job that waits or runs, oldest first."""
+        """Return one line for each pending or running job, oldest first."""
         said = self.run("squeue", "-h", "-S", "i", "-o", fields).stdout
         return [line.strip() for line in said.splitlines()]
 
     def states(self) -> dict[str, str]:
-        """The state of every job that the controller still remembers, finished ones too."""
+        """Return the state of every job in the controller's memory, finished ones included."""
         said = self.run("squeue", "-h", "-t", "all", "-o", "%i %T").stdout
         return dict(line.split() for line in said.splitlines())
 
     def job(self, job_id: str) -> dict[str, str]:
-        """The fields that `scontrol show job` tells."""
+        """Return the fields of `scontrol show job`."""
         words = self.run("scontrol", "-o", "show", "job", job_id).stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, happened: Callable[[], Any], timeout: float = 60.0, every: float = 0.1) -> Any:
-        """Poll until `happened` says something true, and return it; fails with the queue after `timeout` seconds."""
+        """Poll until `happened` returns a true value, and return it; after `timeout` seconds fail and print the
+        queue."""
         deadline = time.monotonic() + timeout
         while not (answer := happened()):
             if time.monotonic() > deadline:
@@ -139,7 +140,7 @@ class Cluster:
 
     @contextmanager
     def settings(self, **settings: object) -> Iterator[None]:
-        """Other lines of slurm.conf for the length of the block."""
+        """Apply these lines of slurm.conf for the length of the block."""
         configure(self.folder, self._ports, {**self._settings, **settings})
         self.run("scontrol", "reconfigure")
         try:
@@ -150,7 +151,7 @@ class Cluster:
 
     @contextmanager
     def drained(self) -> Iterator[None]:
-        """No job starts while the block lasts."""
+        """Drain all nodes for the length of the block: no job starts."""
         everything = f"nodename={','.join(NODES)}"
         self.run("scontrol", "update", everything, "state=drain", "reason=drill")
         try:
@@ -160,7 +161,7 @@ class Cluster:
 
     @contextmanager
     def accounting_down(self) -> Iterator[None]:
-        """slurmdbd is not there while the block lasts."""
+        """Stop slurmdbd for the length of the block."""
         self.daemon("stop", "slurmdbd")
         try:
             yield
@@ -169,7 +170,7 @@ class Cluster:
 
     @contextmanager
     def submit_limit(self, jobs: int) -> Iterator[None]:
-        """This user may have that many jobs in the queue (MaxSubmitJobs) while the block lasts."""
+        """Limit this user's jobs in the queue (MaxSubmitJobs) for the length of the block."""
         change = ("sacctmgr", "-i", "modify", "user", getpass.getuser(), "set")
         self.run(*change, f"maxsubmitjobs={jobs}")
         try:
@@ -179,7 +180,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Return free ports of 127.0.0.1."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -191,7 +192,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def configure(folder: Path, ports: Mapping[str, int], settings: Mapping[str, object]) -> None:
-    """Write the configuration files of a cluster in this folder."""
+    """Write the configuration files of a cluster into this folder."""
     for name in ("log", "run", "state", "spool", *(f"spool/{node}" for node in NODES)):
         (folder / name).mkdir(mode=0o755, exist_ok=True, parents=True)
     folder.chmod(0o755)
@@ -233,7 +234,7 @@ def _slurm(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
         "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
         "AuthType": "auth/munge",
         "CredType": "cred/munge",
-        "AuthInfo": f"socket={munge},cred_expire={REQUEUE_WAIT}",  # cred_expire is how long a requeued job waits
+        "AuthInfo": f"socket={munge},cred_expire={REQUEUE_WAIT}",  # cred_expire sets the delay of a requeued job
         "StateSaveLocation": folder / "state",
         "SlurmdSpoolDir": folder / "spool/%n",
         "SlurmctldPidFile": folder / "run/slurmctld.pid",
@@ -295,7 +296,7 @@ def _slurmdbd(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
 
 
 def _machines(ports: Mapping[str, int]) -> str:
-    """Nodes that claim more than the machine has, and the partitions."""
+    """Return the nodes, which claim more than the machine has, and the partitions."""
     host = socket.gethostname().split(".")[0]
     shape = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=524288 State=UNKNOWN"
     nodes = [

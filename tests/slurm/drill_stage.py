@@ -1,20 +1,20 @@
-"""A body for every stage that costs nothing and fails on demand, in the place of the one that trains or plays.
+"""Stand-in bodies of the stages: they cost nothing and fail on demand, and replace training and playing.
 
-All else is the stage's own: its command line, configuration, fingerprint, lease, inputs, manifest, record of errors,
-exit code. Collect and its data are real; the bodies of the later stages write one small file, a function of their
-inputs and of their number of steps alone, whatever interrupted them. How a job behaves stands in `drill.json` of the
-current folder, by job, and is read when it starts:
+The rest is the real stage: command line, configuration, fingerprint, lease, inputs, manifest, error record, exit code.
+Collect and its data are real; the bodies of the later stages write one small file, a function of their inputs and of
+their number of steps alone, whatever interrupted them. `drill.json` of the current folder gives each job's behaviour
+and is read when the job starts:
 
-    steps, seconds     so many, each so long (default 2, 0.0); a checkpoint and a line in the log after each
-    eat                MB of memory that it touches at its first step
-    cuda_oom_above     it fails as CUDA does while the batch_size of its phase is larger
-    faulty_node        on this node it fails as a GPU with an ECC error does; abrupt: and its runner dies with it
-    crash, usage       the message of a plain error, or of a UsageError, at its first step
-    deaf               it does not end when told to
-    shards, kill_shard so many worker processes write one file each; this one of them is killed
-    slow_write         seconds it stands still with half of its content written
-    hold               it waits until this file is there
-    vanish             it ends with 0, and what it made is gone
+    steps, seconds     number of steps and length of each (default 2, 0.0); a checkpoint and a log line after each
+    eat                MB of memory to touch at its first step
+    cuda_oom_above     fails with CUDA's out-of-memory error while the batch_size of its phase is larger
+    faulty_node        fails on this node with the ECC error of a GPU; abrupt: its runner dies too
+    crash, usage       message of a plain error, or of a UsageError, at its first step
+    deaf               ignores SIGTERM and SIGINT
+    shards, kill_shard number of worker processes, which write one file each; index of the one that is killed
+    slow_write         seconds to pause with half of its content written
+    hold               waits until this file exists
+    vanish             ends with 0, and its output is gone
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ECC = "CUDA error: uncorrectable ECC error encountered"
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch names it."""
+    """An error with the name of torch's."""
 
     __module__ = "torch"
 
@@ -74,7 +74,7 @@ def install() -> None:
 
 
 def body(name: str) -> Callable[[Any, Work], None]:
-    """What a job's stage does instead."""
+    """Return the stand-in body of a job's stage."""
 
     def run(cfg: Any, work: Work) -> None:
         logger.info("%s began at %.3f", name, time.time())
@@ -100,7 +100,7 @@ def body(name: str) -> Callable[[Any, Work], None]:
 
 
 def play(name: str, behaviour: dict[str, Any], batch_size: int, work: Work) -> str:
-    """The steps, on from the checkpoint; returns what they add up to."""
+    """Run the steps that follow the checkpoint; return a hash over all steps."""
     checkpoint = work.folder / "checkpoint-latest" / "state.json"
     state = {"step": 0, "value": work.fingerprint}
     if checkpoint.exists():
@@ -119,13 +119,13 @@ def play(name: str, behaviour: dict[str, Any], batch_size: int, work: Work) -> s
 
 
 def misbehave(behaviour: dict[str, Any], batch_size: int) -> None:
-    """Fail as told."""
+    """Fail as `drill.json` says."""
     while "hold" in behaviour and not Path(behaviour["hold"]).exists():
         time.sleep(0.05)
     if behaviour.get("faulty_node") == os.environ.get("SLURMD_NODENAME", ""):
         if behaviour.get("abrupt"):
             logger.error(ECC)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the kernel's word that its runner is dead
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # simulates a kernel that has killed the runner
             os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError(ECC)
@@ -139,11 +139,11 @@ def misbehave(behaviour: dict[str, Any], batch_size: int) -> None:
         eaten = bytearray(behaviour["eat"] << 20)
         for page in range(0, len(eaten), 4096):
             eaten[page] = 1
-        time.sleep(2.5)  # Slurm looks once a second
+        time.sleep(2.5)  # Slurm samples memory once a second
 
 
 def put(folder: Path, value: str, behaviour: dict[str, Any]) -> None:
-    """Write the content: by workers where shards are asked for, each of which must have written its own."""
+    """Write the content, with `shards` by worker processes, each of which must write its own file."""
     count = behaviour.get("shards", 0)
     for shard in range(count):
         worker = multiprocessing.Process(target=write_shard, args=(folder, shard, shard == behaviour.get("kill_shard")))
@@ -161,7 +161,7 @@ def put(folder: Path, value: str, behaviour: dict[str, Any]) -> None:
 
 
 def write_outputs(folder: Path, name: str, value: str) -> None:
-    """What the job's row says it always leaves, each with the value in it."""
+    """Write every output that the job's row promises, with the value in it."""
     from r2v.pipeline.jobs import job
 
     for output in job(name).outputs:
@@ -170,7 +170,7 @@ def write_outputs(folder: Path, name: str, value: str) -> None:
 
 
 def write_shard(folder: Path, shard: int, killed: bool) -> None:
-    """One worker's part; what `killed` sends is what the kernel's memory killer sends."""
+    """Write one worker's file; if `killed`, end by SIGKILL, as the kernel's OOM killer does."""
     if killed:
         os.kill(os.getpid(), signal.SIGKILL)
     write_text(folder / f"shard-{shard}.txt", f"{shard}\n")

@@ -1,6 +1,7 @@
-"""The fake Slurm without an interpreter for each of its commands, which are a hundred in some tests.
+"""The fake Slurm without a new interpreter for each command: some tests run a hundred.
 
-A test says `with through(FakeInProcess())`; for commands in forks (tests/warm) FAKE_INSIDE stands first on PYTHONPATH.
+A test enters `with through(FakeInProcess())`; for commands in forks (tests/warm) FAKE_INSIDE stands first on
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ FAKE_INSIDE = Path(__file__).parent / "fake_inside"
 
 
 class FakeInProcess(ThisMachine):
-    """This machine. Where PATH leads to a fake command its program is run in this process."""
+    """This machine, except that a fake command on PATH runs inside this process."""
 
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         path = shutil.which(command[0], path=environment["PATH"])
-        on_a_node = "FAKE_NODE" in os.environ  # from which this machine may reach Slurm through ssh
+        on_a_node = "FAKE_NODE" in os.environ  # FAKE_NODE: a node from which this machine may reach Slurm through ssh
         if path is None or Path(path).resolve() != FAKE / "slurm" or on_a_node:
             return super().run(command, stdin, environment)
         before, output, errors = (sys.argv, sys.stdin, os.environ), io.StringIO(), io.StringIO()
@@ -51,5 +52,5 @@ class FakeInProcess(ThisMachine):
 
 @cache
 def program() -> CodeType:
-    """Return the program of the fake commands."""
+    """Return the compiled program of the fake commands."""
     return compile((FAKE / "slurm").read_text(), FAKE / "slurm", "exec")

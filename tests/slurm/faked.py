@@ -1,4 +1,4 @@
-"""A chain on disk and a fake Slurm that answers for it: what the tests of the views set up."""
+"""A chain on disk and a fake Slurm that answers for it, for the tests of the views."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from r2v.slurm.site.site_profile import SiteProfile
 from tests.slurm.fake_in_process import FAKE, FakeInProcess
 
 FAKE_PATH = f"{FAKE}:{Path(sys.executable).parent}"
-"""The fake commands, and this interpreter to run them: another python3 may be a slow shim."""
+"""The fake commands and this interpreter to run them: another python3 may be a slow shim."""
 NEEDS: dict[str, tuple[str, ...]] = {
     "collect": (),
     "perturb": ("collect",),
@@ -49,13 +49,13 @@ SCRIPTS = {
 
 
 def ago(seconds: float) -> str:
-    """The time that many seconds ago, as records write it."""
+    """Return the time that many seconds ago, in the format of the records."""
     return (datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=seconds)).isoformat()
 
 
 @dataclass
 class Faked:
-    """A checkout with chains in it, and Slurm's answers."""
+    """A checkout with chains in it, and the answers of its fake Slurm."""
 
     root: Path
     queue: list[dict[str, str]] = field(default_factory=list)
@@ -66,8 +66,8 @@ class Faked:
         return self.root / "slurm"
 
     def chain(self, name: str = "desk_noisy", first: int = 100, **jobs: ChainJob) -> Chain:
-        """A chain of the ten jobs, each submitted once with the ids `first`, `first` + 2, ... and sentinels
-        between, but for those given."""
+        """Write a chain of the ten jobs, each submitted once, with the ids `first`, `first` + 2, ... and sentinels
+        between; `jobs` replaces single ones."""
         made = {
             job: jobs.get(job)
             or ChainJob(
@@ -92,7 +92,7 @@ class Faked:
         return chain
 
     def record(self, job_id: str, name: str = "desk_noisy", **files: Any) -> None:
-        """What a job wrote of itself: start={...}, exit={...}, error={...}, events=[...]."""
+        """Write a job's own records: start={...}, exit={...}, error={...}, events=[...]."""
         folder = job_record.record_folder(self.root, name, job_id)
         folder.mkdir(parents=True, exist_ok=True)
         for key, value in files.items():
@@ -102,7 +102,7 @@ class Faked:
                 (folder / f"{key}.json").write_text(json.dumps(value))
 
     def done(self, job_id: str, job: str = "collect", name: str = "desk_noisy", **exit_: Any) -> None:
-        """A job that ended well a while ago."""
+        """Record a job that ended well a while ago."""
         self.record(
             job_id,
             name,
@@ -111,7 +111,7 @@ class Faked:
         )
 
     def failed(self, job_id: str, kind: str, line: str, rc: int = 1, job: str = "bc") -> None:
-        """A job that ended badly a while ago."""
+        """Record a job that failed a while ago."""
         self.record(
             job_id,
             start={"job": job, "restart": 0, "at": ago(2000), "gpus": 1, "host": "g1"},
@@ -119,7 +119,7 @@ class Faked:
         )
 
     def queued(self, job_id: str, state: str = "PENDING", reason: str = "Priority", **others: str) -> None:
-        """A row of squeue."""
+        """Add a row of squeue."""
         self.queue.append(
             {
                 "JobID": job_id,
@@ -135,7 +135,7 @@ class Faked:
         )
 
     def accounted(self, job_id: str, state: str, **others: Any) -> None:
-        """A row of sacct."""
+        """Add a row of sacct."""
         self.accounts.append(
             {
                 "JobID": job_id,
@@ -151,26 +151,26 @@ class Faked:
         )
 
     def answer(self) -> None:
-        """Let the fake commands say what was told so far."""
+        """Publish the rows added so far as the answers of the fake commands."""
         for name, told in (("jobs.json", self.queue), ("accounting.json", self.accounts)):
             new = self.folder / f".{name}"
             new.write_text(json.dumps(told))
             new.replace(self.folder / name)
 
     def down(self, command: str, words: str) -> None:
-        """Let a command fail with these words."""
+        """Let a command fail with this message."""
         (self.folder / f"{command}.fail").write_text(words)
 
     @property
     def calls(self) -> list[str]:
-        """Which commands were run, in order."""
+        """Return the names of the commands that were run, in order."""
         log = self.folder / "calls.log"
         return [json.loads(line)[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 @pytest.fixture
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faked]:
-    """An empty checkout as working directory, the fake Slurm first on PATH."""
+    """Yield an empty checkout as working directory, with the fake Slurm first on PATH."""
     monkeypatch.setenv("PATH", f"{FAKE_PATH}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm" / "slurm.conf"))
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")

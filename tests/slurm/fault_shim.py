@@ -1,12 +1,12 @@
-"""A shim before Slurm's commands: on a real cluster, the first calls of each go wrong as they do in the simulator.
+"""A shim in front of Slurm's commands: on a real cluster, the first calls of each fail as they do in the simulator.
 
     injected = shim(project, "lost", times=2)   # from now on, for the commands of R2V and those of its jobs
     injected()                                  # the programs that have met the fault by now
 
 "error": not carried out, a socket error. "lost": carried out, a socket error. "hang": carried out, and no answer.
 "late": a socket error, carried out half a minute later. "twice": carried out twice, as a message delivered again.
-"full": a submission is refused at the limit on jobs; all else is not answered. "killed": who asks dies, after it was
-carried out. A question of sbatch (--test-only) takes no fault: it submits nothing.
+"full": a submission is refused at the limit on jobs; other commands get no answer. "killed": the caller dies after the
+call was carried out. `sbatch --test-only` takes no fault: it submits nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ esac
 
 
 def shim(project: Project, fault: str, *, times: int) -> Callable[[], set[str]]:
-    """Let the first calls of each command go wrong; returns what tells which commands have met the fault."""
+    """Let the first calls of each command fail; return a function that lists the commands that have failed by then."""
     plan = project.folder / "plan"
     (plan / "done").mkdir(parents=True)
     (plan / "bin").mkdir()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Debian packages of tests/slurm/packages.txt, where this user may install packages; elsewhere one line says so.
+# Install the Debian packages of tests/slurm/packages.txt; without the right to install packages print one line.
 # No daemon is started and none comes up with the machine: the tests start their own, privately.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -31,7 +31,7 @@ FILTERS = {
     "SCANCEL_STATE": "SUSPENDED",
     "SALLOC_PARTITION": "debug",
 }
-"""Slurm's own variables in a user's profile: R2V sees its whole queue all the same."""
+"""Slurm's own variables in a user's profile: R2V must see its whole queue all the same."""
 NAME = "desk_noisy"
 JOBS = (
     "collect",
@@ -57,7 +57,7 @@ EDGES = {
     "evaluate": ["router"],
     "ablations": ["router"],
 }
-"""The seed's table: what each job depends on."""
+"""Dependencies of each job."""
 
 
 class Project:
@@ -81,7 +81,7 @@ class Project:
         }
 
     def copy(self, folder: Path) -> Project:
-        """The same project, with all that it made, in another folder."""
+        """Return a copy of the project, with all its results, in another folder."""
         shutil.copytree(self.folder, folder, symlinks=True)
         other = object.__new__(Project)
         other.cluster, other.folder, other.env = self.cluster, folder, self.env
@@ -108,12 +108,12 @@ class Project:
         )
 
     def sbatch(self, line: str) -> str:
-        """Type an sbatch line in a shell; returns the job id."""
+        """Type an sbatch line in a shell; return the job id."""
         said = self.run("bash", "-c", line).stdout
         return said.split()[-1]
 
     def behave(self, **jobs: dict[str, Any]) -> None:
-        """How these jobs' stand-in bodies behave from now on; all others do their best."""
+        """Set the behaviour of these jobs' stand-in bodies from now on; all others succeed."""
         draft = self.folder / "drill.json.new"
         draft.write_text(json.dumps(jobs))
         draft.replace(self.folder / "drill.json")
@@ -127,28 +127,28 @@ class Project:
         path.write_text(text)
 
     def chain(self) -> dict[str, Any]:
-        """chain.json; {} before there is one."""
+        """Return chain.json; {} before there is one."""
         path = self.folder / "outputs/.chains" / NAME / "chain.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
-        """What was submitted for a job, oldest first."""
+        """Return the attempts of a job, oldest first."""
         found: list[dict[str, Any]] = self.chain()["jobs"][job]["attempts"]
         return found
 
     def ids(self) -> dict[str, str]:
-        """The Slurm job that stands for each job of the chain."""
+        """Return the current Slurm job id of each job of the chain."""
         return {name: job["attempts"][-1]["id"] for name, job in self.chain()["jobs"].items() if job["attempts"]}
 
     def record(self, job_id: str, file: str) -> dict[str, Any]:
-        """start.json, error.json or exit.json of a Slurm job; {} where it has none."""
+        """Return start.json, error.json or exit.json of a Slurm job; {} where it has none."""
         path = self.folder / "outputs/.chains" / NAME / "jobs" / job_id / file
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def status(self) -> tuple[int, dict[str, dict[str, Any]]]:
-        """The exit code of `r2v status --json`, and what it says of each job of the chain."""
+        """Return the exit code of `r2v status --json` and its entry for each job of the chain."""
         done = self.r2v("status", NAME, "--json", check=False)
         assert done.returncode in (0, 1, 10), done.stderr
         (told,) = json.loads(done.stdout)["chains"]
@@ -159,17 +159,17 @@ class Project:
         self.cluster.wait(lambda: not self.cluster.squeue(), timeout, every=0.2)
 
     def log(self, job: str, at: int = -1) -> str:
-        """The log of one attempt of a job."""
+        """Return the log of one attempt of a job."""
         job_id = self.attempts(job)[at]["id"]
         return "".join(path.read_text() for path in self.folder.glob(f"logs/*_{job_id}.out"))
 
     def artifact(self, place: str) -> dict[str, Any]:
-        """The manifest of a published artifact."""
+        """Return the manifest of a published artifact."""
         found: dict[str, Any] = json.loads((self.folder / place / "artifact.json").read_text())
         return found
 
     def hashes(self) -> dict[str, dict[str, str]]:
-        """Every finished artifact's content hashes, by job and fingerprint."""
+        """Return every finished artifact's content hashes, by job and fingerprint."""
         return {
             path.parent.name: json.loads(path.read_text())["files"]
             for path in (self.folder / "outputs/.artifacts").glob("*/artifact.json")
@@ -177,7 +177,7 @@ class Project:
 
 
 def ours_alive(folder: Path) -> list[str]:
-    """Command lines of processes that work in this folder, or below it; this one aside."""
+    """Return the command lines of other processes that work in this folder or below it."""
     found = []
     for proc in Path("/proc").glob("[0-9]*"):
         try:

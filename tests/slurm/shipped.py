@@ -22,8 +22,8 @@ def ten_jobs(
     answer: Answer,
     variables: Mapping[str, str] | None = None,
 ) -> Project:
-    """A project in which all ten jobs are done, by an emulated provider that was paid, and whose results verify when
-    the provider is gone. Prints what the user's commands print; `variables` are the user's own."""
+    """Return a project in which all ten jobs are done, by an emulated provider that was paid, and whose results verify
+    without the provider. Print the output of the user's commands; `variables` are the user's own environment."""
     chain = f"{benchmark}_noisy"
     project = Project(slurm, folder, fake_stages=False)
     shutil.copytree(ROOT / "configs" / benchmark, project.folder / "configs" / benchmark)

@@ -1,17 +1,17 @@
-"""A simulated Slurm behind our own door (`client.command.Terminal`): jobs, dependencies, accounting, and faults.
+"""A simulated Slurm behind R2V's own interface (`client.command.Terminal`): jobs, dependencies, accounting, and faults.
 
     slurm = SimulatedSlurm(faults=Faults(seed=7))
     with through(slurm):
         client.sbatch(...)
 
-Time passes in sleeps and calls alone. What a job does is not simulated: whoever drives it takes `slurm.begun`, jobs
-that have started, and says how each ends (`finish`). States follow a real one, whose traces it replays (traces.py): a
-dependency that cannot be met waits for ever, one on a forgotten job is met, a waiting job keeps its id when it is
-pointed elsewhere.
+Time passes in sleeps and calls alone. The work of a job is not simulated: the test takes `slurm.begun`, the jobs that
+have started, and ends each with `finish`. States follow a real one, whose traces it replays (traces.py): a dependency
+that cannot be met waits for ever, one on a forgotten job is met, a waiting job keeps its id when it is pointed
+elsewhere.
 
 Faults, drawn by seed for each call: "error" (not carried out, a socket error), "lost" (carried out, a socket error),
 "hang" (a minute without an answer; carried out or not), "late" (a socket error now, carried out seconds later), "twice"
-(carried out twice), "full" (a submission refused at the limit on jobs), "killed" (who asks dies).
+(carried out twice), "full" (a submission refused at the limit on jobs), "killed" (the caller dies).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from r2v.randomness import generator
 FAULTS = ("error", "lost", "hang", "late", "twice", "full", "killed")
 MIN_JOB_AGE = 300.0
 REQUEUE_WAIT = 5.0
-"""Seconds for which a job that was put back into the queue waits."""
+"""Seconds that a requeued job waits."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 _TIMED_OUT = "error: Socket timed out on send/recv operation"
 _FULL = "error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 
 
 class Killed(BaseException):
-    """The process that asks has been killed."""
+    """The calling process has been killed."""
 
 
 @dataclass(kw_only=True)
 class SimulatedJob:
-    """One job."""
+    """A simulated job: its options, dependency, state and times."""
 
     id: str
     options: dict[str, str]
@@ -50,29 +50,29 @@ class SimulatedJob:
     started: float | None = None
     ended: float | None = None
     begin: float = 0.0
-    """Before which it does not start."""
+    """Time before which it does not start."""
 
     @property
     def kills(self) -> bool:
-        """Whether Slurm ends it where its dependency cannot be met."""
+        """True if Slurm ends the job when its dependency cannot be met."""
         return self.options.get("kill-on-invalid-dep") == "yes"
 
 
 @dataclass(kw_only=True)
 class Faults:
-    """Which calls go wrong: a share of them, drawn by seed and call, or those listed by their number."""
+    """The calls that fail: a share of them, drawn by seed and call, or those listed by their number."""
 
     seed: int = 0
     share: float = 0.0
     listed: dict[int, str] = field(default_factory=dict)
     kinds: Sequence[str] = FAULTS
     silent: str = ""
-    """A program that nobody answers."""
+    """A program whose calls are never answered."""
     injected: dict[tuple[str, str], int] = field(default_factory=dict)
     calls: int = 0
 
     def draw(self, program: str) -> str:
-        """The fault of the next call; "" for none."""
+        """Return the fault of the next call; "" for none."""
         self.calls += 1
         fault = self.listed.get(self.calls, "error" if program == self.silent else "")
         random = generator(self.seed, "fault", self.calls)
@@ -87,7 +87,7 @@ class Faults:
 
 @dataclass(kw_only=True)
 class SimulatedSlurm:
-    """The cluster, and the terminal that reaches it."""
+    """The simulated cluster, and the terminal that reaches it."""
 
     faults: Faults = field(default_factory=Faults)
     now: float = 0.0
@@ -96,10 +96,10 @@ class SimulatedSlurm:
     later: list[tuple[float, Callable[[], str]]] = field(default_factory=list)
     folder: str = ""
     settle: float = 0.0
-    """Seconds from an end until what depends on it, and accounting, know of it; squeue and scontrol do at once."""
+    """Seconds from an end until dependent jobs and accounting know of it; squeue and scontrol know at once."""
 
     def monotonic(self) -> float:
-        """The simulated time, in seconds."""
+        """Return the simulated time, in seconds."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -110,7 +110,7 @@ class SimulatedSlurm:
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Carry out a command, with the fault that is its turn."""
+        """Carry out a command, with the fault drawn for it."""
         self.sleep(0.05)
         program, fault = command[0], self.faults.draw(command[0])
         act = lambda: self._carry_out(list(command), stdin or "")  # noqa: E731
@@ -142,13 +142,13 @@ class SimulatedSlurm:
         )
 
     def finish(self, job: SimulatedJob, state: str, code: str = "0:0") -> None:
-        """A running job ends."""
+        """End a running job."""
         if job.state == "RUNNING":
             job.state, job.code, job.ended, job.reason = state, code, self.now, "None"
             self._advance()
 
     def _advance(self) -> None:
-        """Deliver what is late, and start or end what waits, as far as dependencies say."""
+        """Run the late calls that are due, and start or end pending jobs as their dependencies say."""
         for due, act in list(self.later):
             if due <= self.now:
                 self.later.remove((due, act))
@@ -170,8 +170,9 @@ class SimulatedSlurm:
                     self.begun.append(job)
 
     def _judged(self, job: SimulatedJob) -> str:
-        """Whether it may start; what is met is waited for no more, as long as all can be met."""
-        if "?" in job.dependency:  # any of them
+        """Return "yes", "no" or "never": the job may start, must wait, or cannot start; drop the dependencies already
+        met."""
+        if "?" in job.dependency:  # any of them suffices
             told = {part: self._met(*part.split(":")) for part in job.dependency.split("?")}
             job.dependency = "?".join(part for part, verdict in told.items() if verdict != "never") or job.dependency
             return "yes" if "yes" in told.values() else "no" if "no" in told.values() else "never"
@@ -184,7 +185,7 @@ class SimulatedSlurm:
     def _met(self, kind: str, id_: str) -> str:
         parent = self.jobs.get(id_)
         if parent is None or (parent.ended is not None and self.now - parent.ended > MIN_JOB_AGE):
-            return "yes"  # forgotten: taken for met, as Slurm does
+            return "yes"  # a forgotten job counts as met, as in Slurm
         well = parent.state == "COMPLETED"
         if not self._known_to_have_ended(parent):
             return "no"
@@ -274,7 +275,7 @@ class SimulatedSlurm:
 
 
 def _spread(dependency: str) -> str:
-    """What squeue shows of `afterok:1:2`: each job by itself."""
+    """Return `afterok:1:2` as squeue shows it: each job by itself."""
     if "?" in dependency:
         return dependency
     parts = (part.split(":") for part in dependency.split(",") if part)

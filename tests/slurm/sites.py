@@ -1,6 +1,6 @@
-"""Fake sites: what a site's sbatch refuses, as a submit plugin of the fake Slurm, and where that is told.
+"""Fake sites: refusals of a site's sbatch, as a submit plugin of the fake Slurm, each with its source.
 
-The words are those of the page or issue, and the date is theirs. Nobody asked the real site.
+The words are those of the page or issue, and the date is theirs. They were not checked on the real site.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Asked = Mapping[str, str]
-"""The options in force, by long name."""
+"""Options in force, by long name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One refusal: when (of the options, and whether sbatch is run on a node), in which words, and who told of it."""
+    """A refusal: its condition (of the options, and whether sbatch is run on a node), its words and its source."""
 
     refuses: Callable[[Asked, bool], bool]
     says: str
@@ -23,14 +23,14 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One site: its partitions as the fake Slurm's partitions.json has them, the default first, and its rules."""
+    """A site: its partitions as in the fake Slurm's partitions.json, the default first, and its rules."""
 
     partitions: Mapping[str, list[str]]
     rules: tuple[Rule, ...]
 
 
 def gpus(asked: Asked) -> bool:
-    """Whether a job asks for a GPU, in any spelling."""
+    """True if a job asks for a GPU, in any spelling."""
     return any(name in asked for name in ("gpus", "gpus-per-node", "gpus-per-task")) or "gpu" in asked.get("gres", "")
 
 
@@ -122,6 +122,6 @@ SITES = {
 
 
 def refusal(site: str, words: list[str], *, node: bool) -> str | None:
-    """What the site's sbatch says to these options, --name=value each, where it refuses them."""
+    """Return the refusal of the site's sbatch for these options (--name=value each); None if it accepts them."""
     asked = {name[2:]: value for name, _, value in (word.partition("=") for word in words if word.startswith("--"))}
     return next((rule.says for rule in SITES[site].rules if rule.refuses(asked, node)), None)

@@ -1,8 +1,8 @@
-"""The process that owns a test cluster: `python supervisor.py FOLDER PORTS`, configuration in the folder.
+"""Supervisor process of a test cluster: `python supervisor.py FOLDER PORTS`, configuration in the folder.
 
-It starts the daemons and says `up`; obeys `stop NAME` and `start NAME` on stdin with `ok`; and when stdin closes, by
-whatever end the other side came to, kills its whole tree and removes the folder. As the subreaper of that tree it
-inherits every daemon and job process whose own parent is gone, so that none can slip away.
+It starts the daemons and prints `up`; answers `stop NAME` and `start NAME` on stdin with `ok`; and when stdin closes,
+however the other side ended, kills its whole tree and removes the folder. As the subreaper of that tree it inherits
+every daemon and job process whose own parent is gone, so that none can slip away.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NODES = ("c1", "c2", "g1", "g2")
 
 
 class Supervisor:
-    """Starts the daemons, obeys orders on stdin, and at its end kills all below it."""
+    """Starts the daemons, obeys orders on stdin, and at its end kills everything below it."""
 
     def __init__(self, folder: Path, ports: Mapping[str, int]) -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of our tree become our children
@@ -83,7 +83,7 @@ class Supervisor:
         self.until(f"{name} answers", lambda: self.daemons[name].poll() is None and answers(address), name)
 
     def start_accounting(self, tries: int = 3) -> None:
-        """Start slurmdbd; again where it ended: on a busy machine the database listens before it can be asked."""
+        """Start slurmdbd, and again if it ended: on a busy machine the database listens before it can answer."""
         for left in reversed(range(tries)):
             try:
                 return self.start("slurmdbd")
@@ -93,7 +93,7 @@ class Supervisor:
                 time.sleep(1.0)
 
     def until(self, what: str, happened: Callable[[], bool], name: str = "slurmctld") -> None:
-        """Wait for something. Raises RuntimeError with the end of that daemon's log."""
+        """Wait until `happened` is true. Raises RuntimeError with the end of that daemon's log."""
         deadline = time.monotonic() + 60
         while not happened():
             if time.monotonic() > deadline or self.daemons[name].poll() is not None:
@@ -105,7 +105,7 @@ class Supervisor:
             time.sleep(0.02)
 
     def bring_up(self) -> None:
-        """Everything, in the order in which they need each other."""
+        """Start all daemons in the order in which they need each other."""
         call(
             "mariadb-install-db",
             "--no-defaults",
@@ -119,7 +119,7 @@ class Supervisor:
             self.start(name)
         self.start_accounting()
         call("sacctmgr", "-i", "add", "cluster", "drill")
-        if getpass.getuser() != "root":  # who is there from the beginning
+        if getpass.getuser() != "root":  # the account that exists from the beginning
             call("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=root")
         for name in ("slurmctld", *(f"slurmd-{node}" for node in NODES)):
             self.start(name)
@@ -132,7 +132,7 @@ class Supervisor:
         )
 
     def obey(self, orders: IO[str]) -> None:
-        """Do what is asked until the other end of the pipe is gone."""
+        """Obey orders until the other end of the pipe is gone."""
         while True:
             self.reap()
             if not select.select([orders], [], [], 0.2)[0]:
@@ -148,7 +148,7 @@ class Supervisor:
             print("ok", flush=True)
 
     def reap(self) -> None:
-        """Take note of children that ended, our own and those we inherited."""
+        """Record the children that ended, our own and those we inherited."""
         ours = {daemon.pid for daemon in self.daemons.values() if daemon.poll() is None}
         for pid in children(os.getpid()):
             if pid not in ours:
@@ -156,7 +156,7 @@ class Supervisor:
                     os.waitpid(pid, os.WNOHANG)
 
     def end(self) -> None:
-        """Kill the whole tree and remove the folder: all of it was ours and none of it is wanted."""
+        """Kill the whole tree and remove the folder."""
         while left := tree(os.getpid()):
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -167,7 +167,7 @@ class Supervisor:
 
 
 def call(*command: str) -> str:
-    """Run a command to its end. Raises RuntimeError with what it said when it fails."""
+    """Run a command to its end. Raises RuntimeError with its output if it fails."""
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stdout} {done.stderr}")
@@ -175,13 +175,13 @@ def call(*command: str) -> str:
 
 
 def answers(address: Any) -> bool:
-    """Whether somebody listens at a port or a socket file."""
+    """True if a process listens at a port or a socket file."""
     with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as client:
         return client.connect_ex(address) == 0
 
 
 def children(pid: int) -> list[int]:
-    """The processes whose parent this is."""
+    """Return the child processes of a process."""
     with suppress(OSError):
         return [
             int(word)
@@ -192,12 +192,12 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """All processes below this one."""
+    """Return all processes below this one."""
     return [one for child in children(pid) for one in (child, *tree(child))]
 
 
 def main() -> None:
-    """The supervisor's own life."""
+    """Bring the cluster up, obey, and clean up."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     supervisor = Supervisor(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""The test bed keeps its promises: a Slurm that behaves as a site's does, and nothing left when it is gone."""
+"""The test bed: a Slurm that behaves as a site's does, and nothing is left after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_job_gets_the_GPUs_it_asked_for(slurm: Cluster, tmp_path: Path) -> Non
         rows = slurm.run("sacct", "-nXPj", job, "-o", "State,AllocTRES").stdout
         return rows if "gres/gpu" in rows else ""
 
-    rows = slurm.wait(billed)  # accounting learns of a job first, of what it was given a moment later
+    rows = slurm.wait(billed)  # accounting learns of a job first and of its resources a moment later
     assert "gres/gpu=2" in rows and "gres/gpu:a100=2" in rows
 
 
@@ -110,7 +110,7 @@ def test_two_clusters_live_side_by_side(slurm: Cluster) -> None:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began; None where it is gone (or a zombie that its parent has not read)."""
+    """Return a process's start time; None if it is gone (or a zombie that its parent has not read)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Drills of the morning after, on a real Slurm with stand-in work: what is done again, what is told, what it cost."""
+"""Drills of later commands on a real Slurm with stand-in work: recomputation, status, logs and cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE = "outputs/policy/desk_noisy/preference"
 
 
 def shims(project: Project, *programs: str) -> dict[str, str]:
-    """An environment in which each call of these programs leaves a line in `calls`."""
+    """Return an environment in which each call of these programs leaves a line in `calls`."""
     folder = project.folder / "shims"
     folder.mkdir()
     for program in programs:
@@ -32,7 +32,7 @@ def calls(project: Project) -> list[str]:
 
 
 def router_alone(project: Project) -> None:
-    """Submit the router, changed, and nothing behind it."""
+    """Submit the changed router without the jobs behind it."""
     project.r2v("run_all", "desk", "--overrides", "router.l2=2.0", "--without", "evaluate", "ablations")
 
 
@@ -175,7 +175,7 @@ def test_the_cost_is_what_sacct_says(made: Project) -> None:
     made.behave(router={"hold": "go", "usage": "wrong"})
     router_alone(made)
     made.cluster.wait(lambda: made.log("router").count("began"))
-    time.sleep(1.5)  # a bill is in whole seconds
+    time.sleep(1.5)  # accounting counts whole seconds
     (made.folder / "go").touch()
     made.cluster.wait(lambda: made.attempts("router")[-1].get("failure"))
     made.behave(router={"steps": 20, "seconds": 0.1})
@@ -238,7 +238,7 @@ def test_the_seeds_own_questions_are_answered(made: Project) -> None:
     made.behave(router={"steps": 20, "seconds": 0.1})  # Slurm measures memory once a second
     job = made.sbatch("sbatch scripts/slurm/07_train_router.sh desk --overrides router.l2=2.0")
     typed = 'squeue -u $(id -un) -o "%.8i %.20j %.8T %.10M %.6D %R"'
-    shown = made.cluster.run("bash", "-c", typed).stdout  # in a shell whose profile filters nothing
+    shown = made.cluster.run("bash", "-c", typed).stdout  # in a shell whose profile sets no filters
     assert "train_router" in shown
     made.drained()
     question = ("sacct", "-j", job, "--format=JobID,Elapsed,MaxRSS,MaxVMSize,AllocCPUS")

@@ -1,4 +1,5 @@
-"""Drills of the user's environment, on a real Slurm: his key reaches his jobs, Slurm's own variables change nothing.
+"""Drills of the user's environment, on a real Slurm: the user's key reaches the jobs, Slurm's own variables change
+nothing.
 
 Every drill of this folder runs under `FILTERS` (project.py), variables that filter and format the answers of Slurm's
 programs in a user's shell.
@@ -40,7 +41,7 @@ def test_a_paid_collection_has_the_key_of_the_shell_that_submitted_it(slurm: Clu
 
 @pytest.mark.whole
 def test_a_host_that_SLURM_CONF_SERVER_configures_submits(slurm: Cluster, tmp_path: Path) -> None:
-    """A configless host fetches its configuration, for which munge must be where Slurm looks by itself."""
+    """A configless host fetches its configuration, for which munge must be at Slurm's default path."""
     munge = Path("/run/munge")
     if os.getuid() != 0 or munge.exists():
         pytest.skip("needs root, and no munge of the machine's own")

@@ -1,7 +1,7 @@
 """Drills of a real Slurm that answers badly: each fault of the simulator, before each of its commands.
 
-A chain of two is submitted and its first stage healed; then another is submitted and cancelled. What is left is what a
-Slurm without faults leaves: nothing in the queue, nothing made twice, no job that stands in no chain.
+A chain of two is submitted and its first stage healed; then another is submitted and cancelled. The end is that of a
+Slurm without faults: an empty queue, nothing made twice, no job outside of every chain.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tests.slurm.project import NAME, Project
 
 LEFT_OUT = ("--without", "router", "evaluate", "ablations")
 TYPED_AGAIN = ("error", "late", "hang", "full", "killed")
-"""Faults after which a person types a command again: it was patient for 15 seconds and says so, or is dead."""
+"""Faults after which a person repeats a command: it gave up after 15 seconds and said so, or was killed."""
 
 
 def made_by(project: Project, job: str) -> int:
-    """How many starts of a job have made their result."""
+    """Return the number of starts of a job that have made their result."""
     return sum(path.read_text().count(f"{job} ended at") for path in project.folder.glob("logs/*.out"))
 
 
 def strangers(project: Project) -> set[str]:
-    """Slurm jobs that worked at a stage and stand in no chain."""
+    """Return the Slurm jobs that ran a stage and belong to no chain."""
     begun = {path.parent.name for path in (project.folder / "outputs/.chains" / NAME / "jobs").glob("*/start.json")}
     return begun - {one["id"] for job in project.chain()["jobs"].values() for one in job["attempts"]}
 
 
 def typed(project: Project, fault: str, *words: str) -> None:
-    """Type a command; again where the fault asks for that."""
+    """Type a command, and a second time where the fault asks for that."""
     tries = 8 if fault in TYPED_AGAIN else 1
     while (done := project.r2v(*words, check=False)).returncode and (tries := tries - 1):
         pass
@@ -36,10 +36,10 @@ def typed(project: Project, fault: str, *words: str) -> None:
 
 
 def settled(project: Project) -> tuple[int, dict[str, str]]:
-    """The exit code of `r2v status` and the state of each job, once the chain is not at work any more."""
+    """Return the exit code of `r2v status` and the state of each job, once the chain is no longer active."""
 
     def told() -> tuple[int, dict[str, str]] | None:
-        if project.r2v("status", NAME, check=False).returncode not in (0, 1):  # at work, killed, or not answered
+        if project.r2v("status", NAME, check=False).returncode not in (0, 1):  # active, killed, or not answered
             return None
         code, jobs = project.status()
         return (code, {job: one["state"] for job, one in jobs.items()}) if code != 10 else None

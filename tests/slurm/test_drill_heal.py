@@ -1,7 +1,8 @@
-"""Drills of failure, on a real Slurm with stand-in work: what heals by itself, what waits for a person.
+"""Drills of failure, on a real Slurm with stand-in work: failures that heal by themselves and those that wait for a
+person.
 
-Each changes the configuration of `preference` in a finished project, so that it and the four jobs behind it are to
-be done; where those do not matter they are left out.
+Each drill changes the configuration of `preference` in a finished project, which makes it and the four jobs behind it
+stale; where those do not matter they are left out.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ PLACE = "outputs/policy/desk_noisy/preference"
 
 
 def submit(project: Project, *options: str, **behaviour: dict[str, Any]) -> dict[str, str]:
-    """Submit the five jobs; returns their ids."""
+    """Submit the five jobs; return their ids."""
     project.behave(**behaviour)
     project.r2v("run_all", "desk", *options, *CHANGE)
     return project.ids()
 
 
 def submit_one(project: Project, *options: str, **behaviour: Any) -> str:
-    """Submit preference alone; returns its id."""
+    """Submit preference alone; return its id."""
     (job_id,) = submit(project, "--without", *TAIL[1:], *options, preference=behaviour).values()
     return job_id
 
@@ -45,7 +46,7 @@ def completed(project: Project) -> bool:
 
 
 def settled(project: Project) -> tuple[int, dict[str, dict[str, Any]]]:
-    """What status says when nothing of the chain is active."""
+    """Return the exit code and the jobs of `r2v status` when nothing of the chain is active."""
     told: tuple[int, dict[str, dict[str, Any]]] = project.cluster.wait(
         lambda: (now := project.status())[0] != 10 and now
     )
@@ -53,7 +54,7 @@ def settled(project: Project) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
-    """The value that preference makes when nothing disturbs it."""
+    """Return the value that preference makes without a disturbance."""
     other = project.copy(folder)
     other.behave(preference=behaviour)
     other.r2v("train_policy", "--stage", "preference", "--config", "configs/desk/noisy.yaml", *CHANGE, "--force")
@@ -61,7 +62,7 @@ def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
 
 
 def edit_meanwhile(project: Project) -> None:
-    """Save the scripts of a chain that runs in other encodings, and lose one."""
+    """Save the scripts of a running chain in other encodings, and delete one."""
     scripts = project.folder / "scripts/slurm"
     with (scripts / "09_ablations.sh").open("ab") as file:
         file.write("# für später\n".encode("latin1"))
@@ -70,7 +71,7 @@ def edit_meanwhile(project: Project) -> None:
 
 
 def child_of(project: Project, word: str) -> int:
-    """The process of a running stage: the first fork of its runner, with the runner's command line."""
+    """Return the process of a running stage: the first fork of its runner, with the runner's command line."""
 
     def found() -> int:
         parents: dict[int, int] = {}
@@ -220,7 +221,7 @@ def test_a_job_whose_node_fails_is_run_again(made: Project) -> None:
 
 
 def test_a_GPU_fault_is_answered_elsewhere_by_the_dying_job_and_by_its_sentinel(made: Project) -> None:
-    """Both jobs meet it on g1; the second takes its runner along, so that its sentinel alone can answer."""
+    """Both jobs meet the fault on g1; the second kills its runner too, so that its sentinel alone can heal it."""
     fault = {"hold": "go", "faulty_node": "g1"}
     behaviour = {"preference": fault, "router_features": {**fault, "abrupt": True}}
     submit(made, "--without", "router", "evaluate", "ablations", **behaviour)

@@ -1,4 +1,4 @@
-"""A drill of helpers on a real Slurm: an array beside an evaluation, and what a cluster does to it."""
+"""A drill of helpers on a real Slurm: an array beside an evaluation, requeued and killed by the cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BESIDE = Path(__file__).parent / "helped"
 
 
 def configuration() -> str:
-    """That of the micro run, with an evaluation that lasts, in small blocks."""
+    """Return the configuration of the micro run with a longer evaluation in small blocks."""
     text = MICRO.read_text().replace("  num_tasks: 4\n  seeds: [1]\n", "  num_tasks: 40\n  seeds: [1, 2, 3, 4]\n", 1)
     assert "num_tasks: 40" in text
     return f"{text}rollout: {{episodes_per_block: 8}}\n"
 
 
 def put_into(project: Path, micro_run: Path) -> None:
-    """All that the pipeline made but for its evaluation and ablations."""
+    """Move a copy of the micro run, without its evaluation and ablations, into the project."""
     copy = hard_copy(micro_run, project.parent / f"{project.name}-copy")
     for room in ("data", "outputs", "results"):
         shutil.rmtree(project / room, ignore_errors=True)
@@ -35,19 +35,19 @@ def put_into(project: Path, micro_run: Path) -> None:
 
 
 def queued(slurm: Cluster) -> dict[str, tuple[str, str]]:
-    """Helpers in the queue by their id: state and node."""
+    """Return the helpers in the queue by their id: state and node."""
     rows = [line.split("|") for line in slurm.run("squeue", "-h", "--array", "-o", "%i|%T|%N|%k").stdout.splitlines()]
     return {id_: (state, node) for id_, state, node, comment in rows if comment.startswith("r2v-helpers:")}
 
 
 def plays(folder: Path) -> int:
-    """Finished episodes of the evaluation that is under way."""
+    """Return the number of finished episodes of the running evaluation."""
     attempts = [path for path in folder.glob("outputs/.episodes/evaluate-*") if not (path / "published.json").exists()]
     return sum(file.read_bytes().count(b"\n") for path in attempts for file in path.glob("*.jsonl"))
 
 
 def seconds_of_starts(slurm: Cluster, array: str) -> list[int]:
-    """Seconds of every start of every task of an array, as accounting has them."""
+    """Return the seconds of every start of every task of an array, from accounting."""
     rows = slurm.run("sacct", "-nXP", "--duplicates", "-j", array, "-o", "ElapsedRaw").stdout.split()
     return [int(row) for row in rows]
 
@@ -82,7 +82,7 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     node = slurm.job(job)["NodeList"]
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=drill")
     slurm.wait(lambda: slurm.job(job)["Restarts"] == "1")
-    slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may be back by itself
+    slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may have resumed by itself
     project.drained(900)
 
     told = json.loads(record.read_text())["jobs"]["evaluate"]["attempts"]
@@ -93,7 +93,7 @@ def test_helpers_that_are_preempted_cancelled_or_lose_their_node_change_nothing(
     (array,) = {id_.partition("_")[0] for id_ in helpers}
     slurm.wait(lambda: "RUNNING" not in slurm.run("sacct", "-nXP", "--duplicates", "-o", "State").stdout, 300)
     costs = json.loads(project.r2v("cost", CHAIN, "--json").stdout)["chains"][0]["attempts"]
-    helping = {cost["id"]: cost for cost in costs if cost["job"] == "evaluate helpers"}  # and a restart's own array
+    helping = {cost["id"]: cost for cost in costs if cost["job"] == "evaluate helpers"}  # with the array of a restart
     accounted = {id_: seconds_of_starts(slurm, id_) for id_ in helping}
     assert sum(accounted[array]) > 0, "its three tasks played"
     assert {id_: cost["starts"] for id_, cost in helping.items()} == {

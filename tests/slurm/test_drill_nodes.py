@@ -1,4 +1,4 @@
-"""Drills on a real Slurm, several nodes: ranks on both, who is where in the record, and equal results."""
+"""Drills on a real Slurm with several nodes: ranks on both, their nodes in the record, and equal results."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CASES = {
     ),
     "hierarchical": ("10_train_hierarchical.sh", "outputs/hierarchical/desk_noisy", ()),
 }
-"""What is typed, what it makes, and the stages that it needs besides collect and perturb."""
+"""The command line, the artifact it makes, and the stages that it needs besides collect and perturb."""
 
 
 def record_of(project: Project, id_: str) -> Path:
-    """Where a job that has ended well wrote about itself."""
+    """Return the record folder of a job that has ended well."""
     project.cluster.wait(lambda: not project.cluster.squeue(), timeout=900, every=1.0)
     (folder,) = project.folder.glob(f"outputs/.chains/*/jobs/{id_}")
     logs = [log.read_text()[-4000:] for log in project.folder.glob(f"logs/*_{id_}.out")]

@@ -1,5 +1,5 @@
-"""Drills on a real Slurm with stand-in work: three chains of one checkout share what stands before their candidates;
-what somebody outside of any chain is making is waited for in the queue."""
+"""Drills on a real Slurm with stand-in work: three chains of one checkout share the stages before their candidates; a
+job waits in the queue for an artifact that a process outside of any chain is making."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
     }
     bc = ids["x1"]["bc"]
     log = project.folder / f"logs/bc_x1_{bc}.out"
-    project.cluster.wait(lambda: log.exists() and "bc began" in log.read_text())  # before its step a signal is lost
+    project.cluster.wait(lambda: log.exists() and "bc began" in log.read_text())  # earlier, a signal is lost
     project.cluster.run(
         "scancel", "--signal=KILL", "--batch", bc
     )  # healed by its owner's sentinel or by a waiter's look
@@ -56,7 +56,8 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
 
 
 def test_two_chains_on_a_base_that_nobody_hashed_share_what_does_not_read_it(project: Project) -> None:
-    """Neither knows what the other's bc will read. The first job hashes it, and the second finds its artifact made."""
+    """Neither chain knows the content that the other's bc will read. The first job hashes the base, and the second
+    finds its artifact."""
     base = project.folder / "models" / "base"
     base.mkdir(parents=True)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -76,7 +77,7 @@ def test_two_chains_on_a_base_that_nobody_hashed_share_what_does_not_read_it(pro
 
 
 def minutes_to_start(job: dict[str, str]) -> float:
-    """From now to when Slurm may start a waiting job."""
+    """Return the minutes from now until Slurm may start a waiting job."""
     start = job["StartTime"]
     return 0.0 if start == "Unknown" else (datetime.fromisoformat(start) - datetime.now()).total_seconds() / 60
 

@@ -1,4 +1,4 @@
-"""Drills of submission, on a real Slurm whose nodes take no jobs: what is in the queue, and what is not."""
+"""Drills of submission, on a real Slurm whose nodes take no jobs: the content of the queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing_starts(slurm: Cluster) -> Iterator[None]:
 
 
 def queued(project: Project) -> Counter[str]:
-    """How many jobs are in the queue, by chain and job: desk_noisy/bc, desk_noisy/bc~heal."""
+    """Return the number of jobs in the queue, by chain and job: desk_noisy/bc, desk_noisy/bc~heal."""
     return Counter(line.removeprefix("r2v:").rpartition("/")[0] for line in project.cluster.squeue("%k"))
 
 

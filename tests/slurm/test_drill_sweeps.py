@@ -1,4 +1,5 @@
-"""Drill on a real Slurm: a sweep of a command and one over a stage, killed and resumed; its table is one slot's."""
+"""Drill on a real Slurm: a sweep of a command and one over a stage, killed and resumed, equal the table of a single
+slot."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ metric: value
 
 
 def record(project: Project) -> dict[str, Any]:
-    """Of the newest experiment."""
+    """Return the record of the newest experiment."""
     folders = sorted(
         (project.folder / "outputs/experiments").glob("*/experiment.json"), key=lambda path: path.stat().st_mtime
     )
@@ -45,7 +46,7 @@ def run(project: Project, spec: str, *words: str) -> dict[str, Any]:
 
 
 def killed(project: Project, spec: str, *words: str) -> None:
-    """Start it, and kill it as soon as one of its runs is in the queue."""
+    """Start a sweep, and kill it as soon as one of its runs is in the queue."""
     process = project.start("experiments", "run", "--exp", spec, *words)
     project.cluster.wait(lambda: bool(project.cluster.squeue()))
     process.kill()
@@ -74,7 +75,7 @@ def test_one_slot_two_and_the_queue_give_one_table_and_a_killed_watcher_loses_no
         names = project.cluster.run("sacct", "-XnP", "-o", "JobName,State").stdout.split()
         return sum("points_" in name and name.endswith("|COMPLETED") for name in names)
 
-    project.cluster.wait(lambda: completed() >= 6)  # accounting comes seconds late
+    project.cluster.wait(lambda: completed() >= 6)  # accounting is seconds late
     assert completed() == 6
     assert project.r2v("experiments", "compare", "points").returncode == 0
 

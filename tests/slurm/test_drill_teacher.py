@@ -27,7 +27,7 @@ teacher:
   max_usd: 50.0
 """
 _STAGES = ("collect", "router_features", "evaluate")
-"""In whose time a kill falls."""
+"""Stages during which the teacher's job is killed."""
 
 
 @pytest.mark.whole

@@ -1,4 +1,4 @@
-"""The headers of the scripts against what their jobs are estimated to take."""
+"""The estimated need of the jobs against the headers of their scripts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_header_is_what_a_job_may_use() -> None:
 
 
 def test_helpers_count_where_a_stage_may_be_helped(tmp_path: Path) -> None:
-    """A policy is trained without helpers, and those of a header come to nothing there."""
+    """A policy is trained without helpers, so those of its header count for nothing."""
     asked = {"evaluate": Resources(directives={"time": "24:00:00"}, helpers="15%3")}
     alone = load(REPOSITORY / "configs" / "desk/clean.yaml", ["rollout.episodes_per_block=1"])
     assert estimates(alone, asked, tmp_path)[0].allotted.helpers == 3
@@ -62,7 +62,7 @@ def test_jobs_are_estimated_under_their_own_headers(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkout(faked: Faked) -> Faked:
-    """A checkout whose evaluation asks for a minute."""
+    """Make a checkout whose evaluation asks for a minute."""
     for name in ("scripts/slurm", "configs"):
         shutil.copytree(REPOSITORY / name, faked.root / name)
     script = faked.root / "scripts/slurm/08_evaluate.sh"
@@ -99,7 +99,7 @@ def test_a_header_below_the_likely_wall_time_is_named_by_each_command_and_change
 
 
 def test_nothing_that_sets_resources_knows_an_estimate() -> None:
-    """Only what prints: headers, profiles and healing are without it."""
+    """Only printing commands know it: headers, profiles and healing do not."""
     modules = (REPOSITORY / "r2v" / "slurm").rglob("*.py")
     knows = [
         path.name for path in modules if re.search(r"slurm\.estimate|pipeline\.plan\.(dry_run|wall)", path.read_text())
@@ -164,7 +164,7 @@ def test_the_page_says_what_the_estimate_says_and_its_limits_are_those_of_the_he
 
 
 def page_table(page: str, begins: str) -> dict[str, list[float]]:
-    """The rows of the first table after a text: numbers by the first column."""
+    """Return the rows of the first table after a text: numbers by the first column."""
     lines = page.partition(begins)[2].splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("|---"))
     rows = {}

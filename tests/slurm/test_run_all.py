@@ -1,6 +1,6 @@
-"""`run_all`, `resume` and `cancel` against a fake Slurm: what they ask it, in what order, and what they write.
+"""`run_all`, `resume` and `cancel` against a fake Slurm: their calls, the order of these, and the files they write.
 
-What a real Slurm makes of it is drilled in tests/slurm/test_drill_*.py.
+The drills tests/slurm/test_drill_*.py run them on a real Slurm.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ EVERY = len(selection(Config())[0]) + 1
 
 @pytest.fixture
 def checkout(faked: Faked) -> Faked:
-    """A checkout with the scripts and configurations, beside the fake Slurm."""
+    """Make a checkout with the scripts and configurations, beside the fake Slurm."""
     for name in ("scripts/slurm", "configs"):
         shutil.copytree(ROOT / name, faked.root / name)
     with (faked.root / "configs/desk/noisy.yaml").open("a") as file:
-        file.write("policy: {device: cuda}\n")  # as the headers have it; by itself the bundled student asks for CPUs
+        file.write("policy: {device: cuda}\n")  # as in the headers; by itself the bundled student asks for CPUs
     faked.answer()
     return faked
 
@@ -62,7 +62,7 @@ def put(checkout: Faked, queue: list[dict[str, str]]) -> None:
 
 
 def calls(checkout: Faked, *words: str) -> list[list[str]]:
-    """The calls that begin with these words; `sbatch` alone leaves out those that only ask."""
+    """Return the calls that begin with these words; `sbatch` alone leaves out the `--test-only` calls."""
     log = checkout.folder / "calls.log"
     made = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return [
@@ -73,7 +73,7 @@ def calls(checkout: Faked, *words: str) -> list[list[str]]:
 
 
 def updates(checkout: Faked, id_: str) -> list[list[str]]:
-    """The changes to one waiting job. A real queue forgets needs that are done, this one does not."""
+    """Return the changes to one waiting job. A real queue forgets dependencies that are done, this one does not."""
     return [call for call in calls(checkout, "scontrol", "update") if f"jobid={id_}" in call]
 
 
@@ -153,7 +153,7 @@ def test_a_second_time_everything_is_there(checkout: Faked) -> None:
 
 
 def test_what_a_killed_submitter_could_not_write_is_known_by_its_comment(checkout: Faked) -> None:
-    """Killed at the worst moment: four jobs are in the queue, three written down, and no sentinel."""
+    """The worst moment for a kill: four jobs are in the queue, three recorded, and there is no sentinel."""
     run_all.submit(benchmark="desk")
     made, before = chain(checkout), ids(checkout)
     four = [*NAMES[:4]]
@@ -370,7 +370,7 @@ def test_without_slurm_only_the_dry_run_works(
 
 
 def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    """The words are those of commands without a slurm.conf, and of a controller that is down."""
+    """The messages are those of commands without a slurm.conf, and of a controller that is down."""
     for words in (
         "sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a configuration source",
         "slurm_load_partitions: Unable to contact slurm controller (connect failure)",
@@ -385,7 +385,7 @@ def test_where_no_controller_answers_no_header_is_blamed(checkout: Faked, capsys
 def test_a_full_queue_halfway_keeps_what_was_taken(
     checkout: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The words are Slurm's own, at a user's MaxSubmitJobs."""
+    """The message is Slurm's own, at a user's MaxSubmitJobs."""
     shim = tmp_path / "bin" / "sbatch"
     shim.parent.mkdir()
     shim.write_text(f"""#!/bin/bash
@@ -430,7 +430,7 @@ def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked)
 
 
 def failed_bc(checkout: Faked, kind: str, line: str, rc: int, attempts: int = 2) -> dict[str, str]:
-    """The whole chain submitted; collect and perturb are done, bc has failed, the rest waits."""
+    """Submit the whole chain: collect and perturb are done, bc has failed, the rest waits."""
     run_all.submit(benchmark="desk", max_attempts=attempts)
     first = ids(checkout)
     for name in ("collect", "perturb"):
@@ -460,7 +460,7 @@ def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None
 
 
 def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> None:
-    """Slurm runs it again where its node failed; what the first life submitted is in the queue, and no more."""
+    """Slurm restarts it where its node failed; the jobs submitted before that are in the queue, and no more."""
     from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
@@ -514,7 +514,7 @@ def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, caps
 
 
 def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
-    """bc failed in the chain and was made by `sbatch scripts/slurm/03_train_policy.sh` since."""
+    """bc failed in the chain and was then made by `sbatch scripts/slurm/03_train_policy.sh`."""
     from r2v.slurm.healing.reconcile import bring_in_line
 
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
@@ -570,14 +570,15 @@ def test_the_variable_that_a_chain_may_send_as_a_key_is_recorded_and_holds_for_i
     assert chain(checkout).allow_env == ("LAB_SECRET", "OTHER_SECRET")
     assert "sk-0123456789" not in (chains.folder(checkout.root, NAME) / "chain.json").read_text()
     put(checkout, [])
-    with pytest.raises(UsageError, match="--allow-env LAB_SECRET"):  # allowed to that configuration, not to this one
+    with pytest.raises(UsageError, match="--allow-env LAB_SECRET"):  # allowed for that configuration, not for this one
         run_all.submit(**{**asked, "overrides": [*PAID, "teacher.base_url=http://stranger/v1"]})
 
 
 def test_a_hub_model_is_pinned_to_the_commit_that_the_cache_knows(
     checkout: Faked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All jobs of the chain read it, also once `main` is another; a later submission takes the later one."""
+    """All jobs of the chain read the same version, also when `main` moves on; a later submission takes the later
+    version."""
     monkeypatch.setenv("HF_HUB_CACHE", str(checkout.root / "hub"))
     main = checkout.root / "hub" / "models--org--small" / "refs" / "main"
     main.parent.mkdir(parents=True)
@@ -618,7 +619,7 @@ def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkou
     made = chains.read(checkout.root, "chain_noisy")
     assert [name for name, job in made.jobs.items() if job.skipped] == ["collect", "perturb"]
     assert len(rows(checkout)) == 9 and made.jobs["bc"].needs == ("perturb",)
-    put(checkout, [{**rows(checkout)[0], "JobID": "500", "Comment": "(null)"}])  # somebody else's
+    put(checkout, [{**rows(checkout)[0], "JobID": "500", "Comment": "(null)"}])  # another user's job
     run_all.resume(name="chain_noisy", start="bc", overrides=["training.bc.lr=1e-9"])
     made = chains.read(checkout.root, "chain_noisy")
     assert SEED_TABLE.items() <= {name: job.needs for name, job in made.jobs.items()}.items()
@@ -626,7 +627,7 @@ def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkou
 
 
 def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> None:
-    """Slurm would take its id, and once it has forgotten it let the next job run."""
+    """Slurm would accept its id and, once it has forgotten the job, start the dependent job."""
     run_all.submit(benchmark="desk")
     gone = {ids(checkout)["collect"], ids(checkout)["perturb"]}
     put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
@@ -639,7 +640,7 @@ def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> N
 
 
 def of_another(checkout: Faked) -> Chain:
-    """The chain, submitted by somebody else, whose jobs squeue --me does not list."""
+    """Submit the chain as another user, whose jobs squeue --me does not list."""
     run_all.submit(benchmark="desk")
     theirs = replace(chain(checkout), user="ada")
     chains.write(checkout.root, theirs)

@@ -28,7 +28,7 @@ JOBS = sorted(
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A clone whose `python` writes down how it was started instead of starting anything."""
+    """Make a clone whose `python` records its arguments instead of running."""
     for name in ("scripts/slurm", "configs"):
         shutil.copytree(REPOSITORY / name, tmp_path / "clone" / name)
     shutil.copy(REPOSITORY / "run_all.sh", tmp_path / "clone")
@@ -59,7 +59,7 @@ def test_a_script_is_a_header_and_three_lines(name: str) -> None:
 
 
 def test_logs_is_there_before_the_first_sbatch() -> None:
-    """Slurm ends a job whose output folder is missing without a word."""
+    """Slurm ends a job whose output folder is missing without a message."""
     assert (REPOSITORY / "logs" / ".gitkeep").is_file()
 
 

@@ -1,4 +1,4 @@
-"""The simulated Slurm does what the real one was seen to do."""
+"""The simulated Slurm replays the recorded traces of a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each shipped profile on its fake site: submitted, healed from a node, ended; without it the site refuses."""
+"""Each shipped profile on its fake site: submitted, healed from a node, ended; without the profile the site refuses."""
 
 from __future__ import annotations
 

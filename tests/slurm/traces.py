@@ -1,11 +1,11 @@
-"""Traces: what Slurm does with jobs that wait for each other, step by step, as R2V's own door to it sees that.
+"""Traces: step by step, the states of jobs that wait for each other, as R2V's interface to Slurm reports them.
 
     recorded = trace("behind a failure", SCENARIOS["behind a failure"], RealCluster(cluster, folder))
     replayed = trace("behind a failure", SCENARIOS["behind a failure"], Replay())     # of the simulator; equal
 
-A scenario is a list of steps. After each, when nothing moves any more, the state of every job is noted: Slurm's word,
-its reason while it waits, what it waits for, its comment's mark. `benchmarks/slurm_traces.py` records all scenarios on
-a real Slurm into traces.json; test_simulator.py has the simulator replay them.
+A scenario is a list of steps. After each, when no job changes any more, the state of every job is noted: Slurm's word,
+its reason and dependency while it waits, its comment's mark. `benchmarks/slurm_traces.py` records all scenarios on a
+real Slurm into traces.json; test_simulator.py has the simulator replay them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENDS = {
     "kill -9 $$": ("FAILED", "0:9"),
     "sleep 600": ("TIMEOUT", "0:0"),
 }
-"""The last line of a job's script, and what Slurm says of a job that ends so."""
+"""The last line of a job's script, and Slurm's state of a job that ends so."""
 SCENARIOS: dict[str, list[Step]] = {
     "ends well": [("submit", "a"), ("end", "a", "exit 0"), ("show", "a")],
     "fails": [("submit", "a"), ("end", "a", "exit 7"), ("show", "a")],
@@ -150,30 +150,30 @@ SCENARIOS: dict[str, list[Step]] = {
 
 
 class Bed(Protocol):
-    """Where a scenario is played: it ends jobs and lets time pass; the rest goes through R2V's door to Slurm."""
+    """The cluster of a scenario: it ends jobs and lets time pass; the rest goes through R2V's interface to Slurm."""
 
     def arguments(self, name: str) -> list[str]:
-        """Options of sbatch that this bed's jobs need."""
+        """Return the options of sbatch that its jobs need."""
 
     def end(self, id_: str, name: str, how: str) -> None:
-        """Have a running job end so."""
+        """End a running job in this way."""
 
     def settle(self, forgotten: str = "") -> None:
-        """Return when nothing moves any more, and the controller has forgotten this job."""
+        """Return when no job changes any more, and the controller has forgotten this job."""
 
 
 class RealCluster:
-    """A real Slurm, whose environment is this process's. A job waits for a file with its last line."""
+    """A real Slurm, whose environment is this process's. Each job waits for a file with its last line."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
 
     def arguments(self, name: str) -> list[str]:
-        """Where it runs; the rest is its script's."""
+        """Return the job's folder and output; its script gives the rest."""
         return [f"--chdir={self.folder}", "--output=/dev/null", "--requeue", f"--export=ALL,LAST={name}"]
 
     def end(self, id_: str, name: str, how: str) -> None:
-        """Write its last line."""
+        """Write the job's last line."""
         draft = self.folder / f"{name}.new"
         draft.write_text(f"{how}\n")
         draft.replace(self.folder / name)
@@ -202,26 +202,26 @@ class RealCluster:
 
 
 class Replay:
-    """The simulator; `through(bed.slurm)` is the caller's."""
+    """The simulator; the caller enters `through(bed.slurm)`."""
 
     def __init__(self) -> None:
         self.slurm = SimulatedSlurm()
 
     def arguments(self, name: str) -> list[str]:
-        """None."""
+        """Return no options."""
         return []
 
     def end(self, id_: str, name: str, how: str) -> None:
-        """As Slurm says of such an end."""
+        """End the job with Slurm's state for this end."""
         self.slurm.finish(self.slurm.jobs[id_], *ENDS[how])
 
     def settle(self, forgotten: str = "") -> None:
-        """Let it forget, or a job start that was put back."""
+        """Let it forget the job, or start a requeued one."""
         self.slurm.sleep(2 * MIN_JOB_AGE if forgotten else 0.0)
 
 
 def trace(name: str, steps: Sequence[Step], bed: Bed) -> dict[str, Any]:
-    """Play a scenario; returns what each step was answered, the states behind it, and what accounting says at last."""
+    """Play a scenario; return each step's answer and the states behind it, and at last the accounting."""
     ids: dict[str, str] = {}
     rows = [_played(step, ids, bed) for step in steps]
     return {"name": name, "steps": rows, "accounting": _accounted(ids)}
@@ -258,7 +258,8 @@ def _until(bed: Bed, happened: Callable[[], bool]) -> None:
 
 
 def _states(ids: Mapping[str, str]) -> dict[str, str]:
-    """Every job that the controller remembers: state, and while it waits its reason and what for; and its mark."""
+    """Return every job that the controller remembers: its state, its mark and, while it waits, the reason and
+    dependency."""
     names = {id_: name for name, id_ in ids.items()}
     rows = {names[row.id]: row for row in client.queue(ended=True) if row.id in names}
     return {name: " ".join(_plain(rows[name], names)) for name in ids if name in rows}
@@ -277,7 +278,7 @@ def _accounted(ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded() -> list[dict[str, Any]]:
-    """The traces of the real cluster."""
+    """Return the traces of the real cluster."""
     traces: list[dict[str, Any]] = json.loads(RECORDED.read_text())["traces"]
     return traces
 

@@ -1,6 +1,6 @@
-"""Collecting: which run an attempt goes on with, helpers that change nothing of it, and providers, paid once.
+"""Collecting: the run that an attempt resumes, helpers that change no result, and providers, paid once.
 
-The same episodes whichever way a provider's questions travel.
+The episodes are the same by whichever way a provider's requests travel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from r2v.config import Config, TeacherConfig, load
 from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
-from r2v.data.store import TrajectoryStore, read_episodes
+from r2v.data.store import StoredEpisodes, TrajectoryStore
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, Interrupted, UsageError
@@ -63,7 +63,7 @@ Serve = Callable[..., AbstractContextManager[Emulator]]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """An emulator that both SDKs are sent to."""
+    """Return a function that starts an emulator and points both SDKs to it."""
 
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
@@ -95,7 +95,10 @@ def test_the_same_episodes_in_every_mode(provider: str, served: Serve, tmp_path:
             paid = emulator.ledger()
         run = newest(root)
         assert tool_specs(run.tools or ()) == tools_of(load_benchmark("desk")), "a training node needs no world"
-        found[mode] = content_sha256(run.trajectories), sum(len(e.steps) for e in read_episodes(run.trajectories))
+        found[mode] = (
+            content_sha256(run.trajectories),
+            sum(len(e.steps) for e in list(StoredEpisodes(run.trajectories))),
+        )
         assert (run.status, run.n_episodes) == ("done", 8)
         assert max(paid.paid().values()) == 1 and sum(paid.paid().values()) == found[mode][1]
         ways = {bill.mode for bill in paid.bills}
@@ -130,12 +133,12 @@ def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_give
 
 
 def test_refused_turns_are_failures_of_the_model_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
-    """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
+    """Regression: two rejected lines cost all ten answers; here the others are kept and paid once."""
     with served(Fault("line_400", at=(2, 5))) as emulator:
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     run = newest(tmp_path)
-    episodes = list(read_episodes(run.trajectories))
+    episodes = list(StoredEpisodes(run.trajectories))
     refused = [episode for episode in episodes if episode.outcome == "refused"]
     assert (run.status, run.n_episodes, run.n_env_faults, run.outcomes) == ("done", 8, 0, {"refused": 2})
     assert all((e.outcome_reason or "").startswith("400") and not e.steps and not e.success for e in refused)
@@ -148,7 +151,7 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
     mode: str, served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served():
-        pass  # its port is free again: nobody listens there
+        pass  # its port is free again: nothing listens there
     settings = [f"teacher.mode={mode}", "teacher.max_usd=1", "teacher.outage_seconds=0.2"]
     with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; check the network"):
         collect(tmp_path, "openai", *settings)
@@ -251,7 +254,7 @@ def test_a_dry_run_counts_what_the_run_then_asks(
     assert abs(told.requests - asked) <= 0.25 * asked
     plans = told.plans
     assert 0 < plans.usd_batch == pytest.approx(plans.usd_direct / 2)
-    longest = max(len(episode.steps) for episode in read_episodes(newest(tmp_path).trajectories))
+    longest = max(len(episode.steps) for episode in list(StoredEpisodes(newest(tmp_path).trajectories)))
     assert plans.hours_batch == pytest.approx(longest / 3, rel=0.35), "one batch of 20 minutes for each turn"
     assert plans.hours_direct == pytest.approx(longest * 5 / 3600, rel=0.35), "8 at a time: the longest decides"
     assert plans.line in told.lines and "chosen=direct" in plans.line
@@ -273,7 +276,8 @@ def test_a_dry_run_says_where_there_are_fewer_tasks_than_asked_for(tmp_path: Pat
 
 
 def test_a_teacher_that_guesses_succeeds_as_often_as_guesses_do(tmp_path: Path) -> None:
-    """Three doors, each guessed among four: .25 ^ 3 = .015625 lies in Wilson's 99.9 % of what was collected."""
+    """Three doors, each guessed among four: .25 ^ 3 = .015625 lies in Wilson's 99.9 % interval of the collected
+    rate."""
     guessing = ["env.benchmark=chain", "env.options={num_tasks: 900, length: 3, p_easy: 0.25}", "data.seeds=[1]"]
     run_job(load(None, guessing), job("collect"), {}, root=tmp_path)
     made = newest(tmp_path)
@@ -309,7 +313,7 @@ def the_run(root: Path) -> RunManifest:
 
 
 def content(run: RunManifest) -> dict[str, Any]:
-    """What a run holds, but for when and where: its manifest, its episodes, and the set of its log's lines."""
+    """Return a run's contents without times and paths: its manifest, its episodes, and the set of its log's lines."""
     manifest = json.loads((run.output_dir / "run_manifest.json").read_text())
     log = [json.loads(line) for line in (run.output_dir / "collection_log.jsonl").read_text().splitlines()]
     lines = [{name: value for name, value in line.items() if name != "seconds_since_start"} for line in log]
@@ -321,7 +325,7 @@ def content(run: RunManifest) -> dict[str, Any]:
 
 
 def stopped_after(count: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection that ends early, as by a signal."""
+    """Run a collection that ends early, as by a signal."""
     append, done = TrajectoryStore.append, list[str]()
 
     def stopping(store: TrajectoryStore, episode: Any) -> None:
@@ -337,7 +341,7 @@ def stopped_after(count: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the collection comes to by one process."""
+    """Return the contents of the collection by one process."""
     return content(collect_scripted(tmp_path_factory.mktemp("alone")))
 
 

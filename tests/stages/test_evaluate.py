@@ -1,4 +1,4 @@
-"""Evaluation with an LLM that refuses: what it would not answer is not measured, and the folder still verifies."""
+"""Evaluation with an LLM that refuses: refused episodes are not measured, and the folder still verifies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from r2v.config import InferenceConfig, PerturbationsConfig, load
 from r2v.data.episode import Episode, EpisodeMetadata
 from r2v.data.split import assign
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.chain import ChainBenchmark
 from r2v.envs.desk import Desk
@@ -57,11 +57,11 @@ SMALL = (
     "teacher.reconcile_after=0.2",
 )
 INPUTS = ("router_features", "bc", "verifier")
-"""What an evaluation reads that something was learnt from."""
+"""Inputs of an evaluation that were learnt from tasks."""
 
 
 def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...], num_tasks: int = 4) -> Artifact:
-    """Evaluate where the provider refuses these of its questions, by number."""
+    """Evaluate with a provider that refuses these of its requests, by number."""
     with Emulator(answer="desk", faults=[Fault("line_400", at=refused)], lifecycle=Lifecycle(polls=1)) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
@@ -74,7 +74,7 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
 ) -> None:
     made = evaluate(tmp_path, monkeypatch, (2, 6))
     episodes = {
-        name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
+        name: list(StoredEpisodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
     }
     refused = [episode for episode in episodes["llm_only"] if episode.outcome == "refused"]
     assert len(refused) == 2 and all((one.outcome_reason or "").startswith("400") for one in refused)
@@ -101,7 +101,7 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
     setup = read_setup(made.folder)
     mutating = [task.task_id for task in SharedShop(num_tasks=60).tasks() if task.mutates]
     assert setup.never_branched == [name for name in setup.tasks["clean"] if name in mutating] != []
-    episodes = list(read_episodes(made.file("episodes/clean/llm_only.jsonl.zst")))
+    episodes = list(StoredEpisodes(made.file("episodes/clean/llm_only.jsonl.zst")))
     assert len(episodes) == 4 and all(episode.success for episode in episodes)
     assert verify_results(made.folder, trust=True).num_episodes == 8
     with pytest.raises(InputError, match="never_branched"):
@@ -113,7 +113,7 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
     ("overrides", "threshold", "along"),
     [
         ((), 0.4, "r2v"),
-        ((), 1.0, "slm_only"),  # a router that is never asked says nothing
+        ((), 1.0, "slm_only"),  # a router that is never called has no say
         ((), None, "slm_only"),
         (("router.rounds=0",), 0.4, "slm_only"),
         (("router.label=episode",), 0.4, "slm_only"),
@@ -144,7 +144,7 @@ def test_log_probabilities_are_asked_for_where_a_score_reads_them(
 
 
 def test_a_coins_scores_are_of_the_episodes_seed_whatever_the_tasks_name(tmp_path: Path) -> None:
-    """A task of one's own may be named like the beginning of a seed, "/s9"."""
+    """A user's own task may be named like the beginning of a seed, "/s9"."""
     chain = ChainBenchmark(num_tasks=1)
     task = replace(chain.tasks()[0], task_id="shop/s9/order")
     world = RolloutWorld(chain, PerturbationsConfig(), InferenceConfig())

@@ -1,4 +1,4 @@
-"""What the candidates depend on: who plays on after them."""
+"""Candidates depend on the policy that continues after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router for those who have logs and no world: labels that are imputed, named so, and in no table."""
+"""A router from logs without an environment: its labels are imputed, marked so, and in no table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from r2v.cli.main import build_parser, main
 from r2v.config import load
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.errors import InputError
 from r2v.evaluation.acting.methods import _routers
 from r2v.evaluation.audit.check_setup import require_executed
@@ -52,7 +52,7 @@ OVERRIDES = [*LABEL, *SMALL, "router.num_calibration_tasks=2", "router.features=
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which logs of twelve tasks have become a policy and an imputed router by `r2v run` alone."""
+    """Make a folder in which logs of twelve tasks became a policy and an imputed router by `r2v run` alone."""
     folder = tmp_path_factory.mktemp("logs")
     (folder / "chat.jsonl").write_text(lines(*(chat(number) for number in range(12))))
     assert warm.run(folder, "import", "chat.jsonl").returncode == 0
@@ -104,7 +104,7 @@ def test_the_same_command_again_does_nothing_and_the_rows_survive_a_new_attempt(
 def test_case_support_alone_is_a_router_of_the_records(
     logs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever of the two is made, the agreement at the steps that the other keeps stands beside it."""
+    """Whichever of the two is made, the agreement at the steps that the other keeps is shown beside it."""
     monkeypatch.chdir(logs)
     assert main(["train_router", "--overrides", *overrides(logs), "router.model=case_support"]) == 0
     assert "; with router.model=boosting " in capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_its_features_need_tasks_that_were_not_cloned(logs: Path, tmp_path: Path
     episodes, splits = _recorded(settings, work)
     assert len(splits) == 6 and {episode.metadata.task_id for episode in episodes.values()} == splits.keys()
     cloned = sorted(
-        {episode.metadata.task_id for episode in read_episodes(inputs["perturb"].file("trajectories.jsonl"))}
+        {episode.metadata.task_id for episode in list(StoredEpisodes(inputs["perturb"].file("trajectories.jsonl")))}
     )
     shutil.copytree(inputs["bc"].folder, tmp_path / "bc")
     (tmp_path / "bc" / "tasks.json").write_text(json.dumps(cloned))
@@ -185,8 +185,8 @@ def test_a_threshold_leaves_at_most_the_budgets_share_of_recorded_steps_to_the_l
 
 
 # Two models behind APIs, from recorded sessions to a served pair ------------------------------------------------------
-# The LLM opens a file that the page names and lists a folder otherwise; the small model always lists. So it acts as the
-# LLM did on half of the pages, and only the page tells on which.
+# The LLM opens a file that the page names and lists a folder otherwise; the small model always lists. So it agrees with
+# the LLM on half of the pages, and only the page shows on which.
 
 STEPS = 4
 NAMES = ("ls", "open")
@@ -208,7 +208,7 @@ def wire_of(seen: Seen) -> WireName:
 
 
 def right(page: str) -> WireReply:
-    """What the LLM does: `page` is all that it was sent."""
+    """Return the LLM's reply; `page` is its whole input."""
     newest = max(page.rfind("holds more folders"), page.rfind("found the file"))
     name = "open" if newest >= 0 and page[newest:].startswith("found") else "ls"
     return says(ThinkingPart(text="I look."), ToolCall(name=name, arguments='{"at": "."}', id="call_x"))
@@ -223,7 +223,7 @@ def small(seen: Seen) -> Sequence[Step]:
 
 
 def play(server: Served, wire: WireName, task: int) -> None:
-    """One session of an agent: pages of both kinds in turn, by the number of the task."""
+    """Play one session of an agent: pages of both kinds in turn, by the number of the task."""
     items: list[dict[str, Any]] = [{"role": "user", "content": f"Find report {task} in the archive of the office."}]
     for step in range(STEPS):
         body: dict[str, Any] = {"model": "llm", "tools": tools(wire)}
@@ -335,7 +335,7 @@ def test_recorded_sessions_become_a_served_router(
 
 
 def routed(server: Served, wire: WireName, page: str) -> tuple[str, str]:
-    """Who answers behind a page of this kind, and why."""
+    """Return the model that answers behind a page of this kind, and the reason."""
     first = right("")
     call = {"chat": whole("chat", first), "messages": whole("messages", first), "responses": whole("responses", first)}
     items: list[dict[str, Any]] = [{"role": "user", "content": "Find report 77 in the archive of the office."}]

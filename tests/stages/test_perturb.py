@@ -14,7 +14,7 @@ import pytest
 from r2v.config import Config, load
 from r2v.data.episode import Episode, to_line
 from r2v.data.registry import DataRegistry
-from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
+from r2v.data.store import StoredEpisodes, TrajectoryStore, write_episodes
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.perturb.offline import Report
@@ -36,7 +36,7 @@ def _collect(root: Path, *overrides: str) -> Artifact:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with one collected run, some of whose episodes failed."""
+    """Make a checkout with one collected run, some of whose episodes failed."""
     place = tmp_path_factory.mktemp("root")
     _collect(place, "env.options.slips=0.1")
     return place
@@ -88,7 +88,7 @@ def test_clean_episodes_are_kept_byte_for_byte_and_failures_left_out(root: Path)
 
 def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
     made = _perturb(root)
-    episodes, report = read_episodes(made.file("trajectories.jsonl")), _report(made)
+    episodes, report = list(StoredEpisodes(made.file("trajectories.jsonl"))), _report(made)
     ids = [episode.episode_id for episode in episodes]
     assert ids == sorted(set(ids))
     assert Counter(episode.construction for episode in episodes) == report["made"]
@@ -114,7 +114,7 @@ def test_twins_are_valid_counted_and_sorted(root: Path) -> None:
 
 
 def test_no_two_episodes_teach_the_same(root: Path) -> None:
-    episodes = read_episodes(_perturb(root).file("trajectories.jsonl"))
+    episodes = list(StoredEpisodes(_perturb(root).file("trajectories.jsonl")))
     read = Counter(
         (
             e.metadata.task_id,
@@ -130,7 +130,7 @@ def test_no_two_episodes_teach_the_same(root: Path) -> None:
 
 def test_every_training_seed_makes_its_own_twins(root: Path) -> None:
     made = _perturb(root, "data.perturbation_seeds.train=[101,102]", "perturb.constructions=[annotate]")
-    seeds = Counter(episode.perturbation_seed for episode in read_episodes(made.file("trajectories.jsonl")))
+    seeds = Counter(episode.perturbation_seed for episode in list(StoredEpisodes(made.file("trajectories.jsonl"))))
     assert min(seeds[101], seeds[102]) > 25 and set(seeds) == {None, 101, 102}
 
 
@@ -178,12 +178,12 @@ def test_another_process_makes_the_same_content(root: Path, tmp_path: Path) -> N
 
 
 def _attempt(root: Path) -> Work:
-    """Of a checkout of its own, in which nothing was played."""
+    """Return an attempt in a checkout of its own, without episodes."""
     return Work(folder=root / "outputs/.artifacts/perturb-0", fingerprint="0", inputs={}, root=root)
 
 
 def _played(work: Work) -> int:
-    """Lines of the attempt's plays."""
+    """Return the number of lines of the attempt's episodes."""
     return sum(path.read_bytes().count(b"\n") for path in (work.root / "outputs/.episodes/perturb-0").glob("*.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""Lines of a stage's log: each figure has a name, and one that was not measured is left out."""
+"""Lines of a stage's log: each figure has a name, and an unmeasured one is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hierarchical training as a job like the others: its door, its ranks, its stop and going on, its inputs."""
+"""Hierarchical training as a job like the others: its command, its ranks, stopping and resuming, its inputs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout in which it was trained, undisturbed."""
+    """Make a checkout in which it was trained, undisturbed."""
     folder = tmp_path_factory.mktemp("finished")
     done = trained(folder)
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ ALONE, CHAIN = ("train_hierarchical",), ("run", "--overrides", "hierarchical.ena
                 ("hierarchical.shards=fsdp", "under hierarchical.shards=fsdp no rank has adapters"),
             )
         ),
-        (CHAIN, "hierarchical.start=bc", "the clone is merged into the base"),  # alone it lacks a clone first of all
+        (CHAIN, "hierarchical.start=bc", "the clone is merged into the base"),  # alone, it lacks a clone first of all
     ],
 )
 def test_an_engine_that_cannot_follow_is_refused_before_anything_is_begun(
@@ -150,7 +150,7 @@ def test_an_engine_that_cannot_follow_is_refused_before_anything_is_begun(
 def test_an_engine_draws_for_both_policies_and_is_ended_with_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Behind a stand-in for vLLM, whose draws are its own: what it drew with is weighed against the policy's."""
+    """With a stand-in for vLLM, whose draws are its own: its distribution is corrected to the policy's."""
     monkeypatch.chdir(tmp_path)
     venv = stub_engine(tmp_path / "engine")
     base = base_model(tmp_path / "base")
@@ -171,7 +171,7 @@ def test_every_file_it_leaves_is_of_a_known_kind(finished: Path) -> None:
 
 
 def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
-    """Without the chain, and without a key of a teacher whom no method asks."""
+    """Without the chain, and without the key of a teacher that no method uses."""
 
     def evaluated(method: str) -> subprocess.CompletedProcess[str]:
         asked = ("evaluate", "--methods", method, "--overrides")
@@ -190,8 +190,8 @@ def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
 
 
 def test_an_actor_is_trained_on_states_of_tasks_and_then_evaluated(tmp_path: Path) -> None:
-    """The bundled student, on the desk: a hint between two actions in a state, scores by playing on. As it is, it
-    knows nothing of the desk's actions, so nothing is right here."""
+    """The bundled student, on the desk: a hint between two actions in a state, scored by playing on. The untrained
+    student knows none of the desk's actions, so every answer is wrong here."""
     overrides = (
         "policy.model_name=tiny",
         "policy.lora_r=0",

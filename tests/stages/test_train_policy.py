@@ -1,4 +1,4 @@
-"""The two training stages: what they leave, what they depend on, what they refuse."""
+"""The two training stages: their outputs, their dependencies, their refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router's budget: a share of LLM steps, or dollars over those of the small policy alone."""
+"""The router's budget: a share of LLM steps, or dollars beyond those of the small policy alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SCORES = [number / 100 for number in range(1, 100)]
 
 
 def played(asked: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
-    """A policy that asks in proportion, at $2 an episode alone and $10 with the LLM at every step."""
+    """Return the plays of a policy that defers in proportion, at $2 an episode alone and $10 with the LLM at every
+    step."""
     rates = [1 - tau for _, tau in asked]
     calls = [round(100 * rate) for rate in rates]
     return [

@@ -1,4 +1,4 @@
-"""A verifier that learns from a judge: the teacher's model asked through its provider, each question paid once."""
+"""A verifier that learns from a judge: the teacher's model, called through its provider, each request paid once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Serve = Callable[..., AbstractContextManager[Emulator]]
 
 
 def judge(question: EmulatedRequest) -> str:
-    """Holds with doors, whatever came of the episode."""
+    """Prefer doors, whatever the outcome of the episode."""
     assert question.messages[0].content.startswith("You judge one step")
     action = json.loads(question.messages[-1].content)["proposed_action"]
     return json.dumps({"score": 9 if "door" in action else 1})
@@ -61,7 +61,7 @@ def judge(question: EmulatedRequest) -> str:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """An emulated judge that both SDKs are sent to."""
+    """Return a function that starts an emulated judge and points both SDKs to it."""
 
     @contextmanager
     def serve(*faults: Fault, **settings: Any) -> Iterator[Emulator]:
@@ -93,7 +93,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A checkout with one collected run: 12 tasks of four steps, 8 of which succeed."""
+    """Make a checkout with one collected run: 12 tasks of four steps, 8 of which succeed."""
     with DataRegistry(tmp_path / "data").begin_run(
         benchmark="desk", provider="scripted", model_name="m", fingerprint="f", config={}, run_id=RUN
     ) as handle:
@@ -134,7 +134,7 @@ def train(root: Path, config: Config) -> Artifact:
 
 
 def journal_of(root: Path) -> Path | None:
-    """Where the judge's journal is, as soon as there is one."""
+    """Return the path of the judge's journal, as soon as there is one."""
     return next((root / "outputs" / ".artifacts").glob(f"verifier-*/{JOURNAL}/journal.jsonl"), None)
 
 
@@ -179,7 +179,7 @@ def test_a_head_learns_what_the_judge_says_in_every_mode_of_every_provider(
 
 
 def _check_head(config: Config, made: Artifact, examples: Sequence[VerifierExample]) -> None:
-    """What candidates and evaluate ask of a verifier, asked of this one: it holds with doors."""
+    """Use the verifier as candidates and evaluate do: it must prefer doors, as the judge."""
     waves = Waves(workers=1)
     score = verifier_scorer(config.policy, made.file("final"), config.inference, config.rollout, waves)
 
@@ -224,7 +224,7 @@ def test_killed_while_a_batch_is_out_and_started_again_it_pays_once(
     held = HeldLifecycle()
     with served(lifecycle=held) as emulator:
         process = warm.start(root, *words)
-        # A create that is killed on its way to the provider is looked for as long as it could still arrive.
+        # A create that is killed on its way to the provider is searched for as long as it could still arrive.
         while len(emulator.ledger().bills) < QUESTIONS and process.poll() is None:
             time.sleep(0.02)
         process.kill()
@@ -260,7 +260,7 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
 def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, base: Path, root: Path) -> None:
     def answer(question: EmulatedRequest) -> str:
         if len(question.messages) == 1:
-            return "ok"  # the plain question that clears the account
+            return "ok"  # the plain request that clears the account
         return "I cannot say." if "w0 w0" in question.messages[-1].content else judge(question)
 
     config = load(None, overrides(base, "openai", "teacher.mode=batch"))
@@ -304,7 +304,7 @@ def test_the_cap_holds_and_a_higher_one_goes_on(served: Serve, base: Path, root:
 
 
 def test_labels_that_are_there_are_not_asked_for_again(served: Serve, base: Path, root: Path) -> None:
-    """Cut while it was training: the provider is gone, and is not needed to go on."""
+    """Stopped while it was training: the provider is gone, and is not needed to resume."""
     config = load(None, overrides(base, "anthropic", "teacher.mode=concurrent"))
     with served():
         first = train(root, config)
@@ -396,7 +396,7 @@ def _outcome_labels(base: Path, *more: str) -> Config:
 
 
 def test_a_report_without_held_out_tasks_is_of_the_folds_that_have_not_seen_them(base: Path, root: Path) -> None:
-    """Outcomes hang on the task alone, and each task has words of its own: what is learnt by heart is worth nothing."""
+    """Outcomes depend on the task alone, and each task has words of its own: memorized labels are worth nothing."""
     config = _outcome_labels(base)
     made = train(root, config)
     report = json.loads(made.file("verifier_report.json").read_text())
@@ -450,7 +450,7 @@ def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:
 
 
 def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels from outcomes call nobody, though the teacher is a provider's; a judge does."""
+    """Labels from outcomes need no call, though the teacher is a provider's; a judge does."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     judged, trained = (load(None, overrides(base, "openai", *more)) for more in ((), ("verifier.mode=trained",)))
     with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
@@ -484,12 +484,12 @@ def test_the_judge_is_told_what_the_policy_would_see() -> None:
 
 
 def opinion(action: str) -> int:
-    """Out of 10, by the action's words alone."""
+    """Return a score out of 10, by the action's words alone."""
     return 9 * (digest(action)[0] % 2)
 
 
 def expert_and_judge(request: EmulatedRequest) -> str | None:
-    """Plays the bundled benchmark as its expert, and judges by `opinion`."""
+    """Play the bundled benchmark as its expert, and judge by `opinion`."""
     if request.messages[0].content.startswith("You judge one step"):
         return json.dumps({"score": opinion(json.loads(request.messages[-1].content)["proposed_action"])})
     return load_answer("desk")(request)
@@ -529,7 +529,7 @@ ASKED = (
 
 
 def run(artifacts: Path, fingerprint: str, *settings: str) -> RunManifest:
-    """A run, with the configuration that lies beside its artifact."""
+    """Return a run with its configuration beside its artifact."""
     config = load(None, list(settings))
     write_text(artifacts / f"collect-{fingerprint}" / "config.yaml", to_yaml(config))
     return RunManifest(

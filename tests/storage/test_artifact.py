@@ -1,4 +1,4 @@
-"""Artifacts: named by what decides their content, done when their manifest stands, never half."""
+"""Artifacts: named by everything that decides their content, done when their manifest is there, never half."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_fingerprint_is_deaf_to_the_order_of_what_is_named() -> None:
 
 
 def test_a_fingerprint_is_known() -> None:
-    """Pinned: a change here makes everybody's artifacts anew."""
+    """Pinned: a change here makes every user's artifacts stale."""
     assert fingerprint("m:S", 1, {"x": [1, "two", {"b": None, "a": 0.5}]}, {"in": INPUT}) == "81d89f2505967814"
 
 
@@ -235,7 +235,7 @@ def test_publish_replaces_a_dangling_link(tmp_path: Path) -> None:
 
 
 def test_only_a_place_that_nobody_would_look_into_is_written_down(tmp_path: Path) -> None:
-    """Garbage collection looks through the checkout's own folders; on another disk it asks the attempt."""
+    """Garbage collection searches the checkout's own folders; for another disk it reads the attempt's file."""
     root = tmp_path / "checkout"
     made = make(root / ARTIFACTS)
     for place in ("outputs/policy/bc", "data/bc", "results/bc"):
@@ -283,7 +283,7 @@ with build(Path(sys.argv[1]), "bc", "k", "m:S", "", {}, Path()) as work:
 
 
 def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
-    """While one builds the other is refused; killed, it leaves its files to whoever comes next."""
+    """While one builds the other is refused; killed, it leaves its files to the next builder."""
     with subprocess.Popen(
         [sys.executable, "-c", BUILDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -346,7 +346,7 @@ def test_a_folder_where_an_attempt_says_what_it_is_is_damage(tmp_path: Path) -> 
 def test_an_attempt_does_not_say_of_an_input_what_its_own_manifest_does_not(
     tmp_path: Path, lie: dict[str, object]
 ) -> None:
-    """Another stage or fingerprint is refused; the figures are the manifest's, whatever the attempt says."""
+    """Another stage or fingerprint is refused; the figures are the manifest's, whatever the attempt's file says."""
     attempt = make(tmp_path, key="l", bc=make(tmp_path)).folder / ATTEMPT
     record = json.loads(attempt.read_text())
     record["inputs"]["bc"].update(lie)

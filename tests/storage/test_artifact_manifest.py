@@ -1,8 +1,9 @@
-"""The artifact manifest is read strictly: whatever no manifest holds is refused, leaf by leaf."""
+"""The artifact manifest is read strictly: an impossible value is refused, leaf by leaf."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from r2v.storage.artifact_manifest import (
     ArtifactManifest,
     Damaged,
     json_sha256,
+    plain_files,
     read_artifact_manifest,
     relative,
     write_artifact_manifest,
@@ -57,7 +59,7 @@ def test_no_altered_leaf_is_read(record: dict[str, Any], tmp_path: Path, how: st
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_nor_is_one_whose_last_hash_was_computed_again(record: dict[str, Any], tmp_path: Path, how: str) -> None:
-    """But for values that another manifest may hold: the figures of the summary, and another name or hash."""
+    """Except values that another manifest may hold: the figures of the summary, and another name or hash."""
     del record["sha256"]
     for path in leaves(record):
         if path[0] == "summary" and (len(path) > 1 or how == "range"):
@@ -104,3 +106,22 @@ def test_none_is_no_damage(tmp_path: Path) -> None:
 def test_no_name_leads_out_of_its_folder(name: str) -> None:
     assert not relative(name)
     assert relative("episodes/noisy/r2v@b0.20.jsonl")
+
+
+def test_files_and_empty_folders_of_any_name_are_listed(tmp_path: Path) -> None:
+    for name in ("a.json", ".hidden", "tmp/b", "checkpoint-1/c.meta.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "void").mkdir()
+    assert set(plain_files(tmp_path)) == {"a.json", ".hidden", "tmp/b", "checkpoint-1/c.meta.json", "void/"}
+
+
+@pytest.mark.parametrize("target", [None, Path(__file__), Path(__file__).parent, Path("gone")])
+def test_what_is_no_plain_file_is_refused_and_never_opened(target: Path | None, tmp_path: Path) -> None:
+    odd = tmp_path / "setup.json"
+    if target is None:
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to(target)
+    with pytest.raises(Damaged, match=r"setup\.json is damaged: it is a link, a pipe or a device"):
+        plain_files(tmp_path)

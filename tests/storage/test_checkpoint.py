@@ -1,4 +1,4 @@
-"""A checkpoint is resumed from only while every file of it is as it was written."""
+"""A checkpoint is resumed only while every file of it is as it was written."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_torch_on_a_disk_that_takes_no_more_is_one_sentence(tmp_path: Path) -> None:
-    """Whatever words torch has for it in the next version: its RuntimeError holds no error number."""
+    """Independent of torch's wording: its RuntimeError holds no error number."""
     place = tmp_path / "checkpoint-1"
     place.mkdir()
     with (
@@ -204,7 +204,7 @@ def test_what_a_strangers_checkpoint_makes_a_trainer_raise_is_one_line(tmp_path:
 
 
 def test_what_lies_beside_a_checkpoint_is_part_of_it(tmp_path: Path) -> None:
-    """The segments of a replay buffer."""
+    """The segments of a replay buffer belong to it."""
     segment = tmp_path / "replay" / "0.bin"
     segment.parent.mkdir()
     segment.write_bytes(b"rows")

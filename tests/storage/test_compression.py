@@ -1,4 +1,4 @@
-"""Packed JSON Lines: the same lines, an eighth of the size; what is cut, damaged or made to fill a memory is named."""
+"""Packed JSON Lines: the same lines, an eighth of the size; cut, damaged and decompression-bomb files are named."""
 
 from __future__ import annotations
 

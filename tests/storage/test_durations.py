@@ -1,4 +1,4 @@
-"""How long stages took: written beside artifacts, never into them, and only of what was made in one go."""
+"""Durations of stages: written beside artifacts, never into them, and only for uninterrupted ones."""
 
 from __future__ import annotations
 

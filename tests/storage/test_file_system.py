@@ -1,4 +1,4 @@
-"""Refusals of a file system: those that are no failure, those that pass, and one whose disk is full."""
+"""Errors of a file system: harmless ones, temporary ones, and a full disk."""
 
 from __future__ import annotations
 

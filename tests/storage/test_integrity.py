@@ -1,4 +1,4 @@
-"""What is read is what was made: each door hashes, names the file that differs, and the artifact is made again."""
+"""Every read is verified: each reader hashes, names the file that differs, and the artifact is made again."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ OTHER = "0" * 64
 
 @pytest.fixture
 def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A large file whose change nobody could miss, hashed; the folder of hashes is the test's own."""
+    """Hash a large file whose change must be noticed; the folder of hashes is the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(integrity, "LARGE", 10)
     monkeypatch.setattr(integrity, "SETTLED_NS", 0)
@@ -173,13 +173,13 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def forget() -> None:
-    """As a new process."""
+    """Clear the memory, as a new process."""
     integrity._hashes.clear()
 
 
 def test_a_large_file_is_hashed_once_for_all_processes(settled: Path) -> None:
     (kept,) = cache_folder().iterdir()
-    kept.write_text(OTHER)  # what another process has left is believed
+    kept.write_text(OTHER)  # another process's cache is trusted
     forget()
     assert current_sha256(settled) == OTHER
 
@@ -215,7 +215,7 @@ def test_a_change_of_the_same_size_and_time_is_seen(settled: Path) -> None:
 
 
 def test_a_file_written_just_now_is_read_again(tmp_path: Path) -> None:
-    """Its times may not tell the next change: some file systems count in seconds."""
+    """Its times may not show the next change: some file systems count in seconds."""
     path = tmp_path / "young"
     path.write_text("a")
     current_sha256(path)

@@ -112,7 +112,7 @@ STRAYS = [
 
 @pytest.mark.parametrize("name", STRAYS)
 def test_a_file_that_is_no_owners_stops_nobody(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Beside a living owner it is passed over, alone it is moved aside with a line, and nothing is lost."""
+    """Beside a living owner's file it is ignored, alone it is moved aside with a line, and nothing is lost."""
     place = tmp_path / "x.lease"
     with lease(place) as me:
         (place / name).write_text("kept")
@@ -291,7 +291,7 @@ def test_a_time_in_the_future_with_a_heartbeat_keeps_the_lease(tmp_path: Path) -
     leave_behind(place, owner, age=-10_000)
 
     def beat() -> None:
-        """A holder on a machine whose clock is ahead."""
+        """Renew a lease as on a machine whose clock is ahead."""
         while not stop.wait(0.05):
             ahead = time.time() + 10_000
             os.utime(place / owner.filename, (ahead, ahead))

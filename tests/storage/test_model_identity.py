@@ -1,4 +1,4 @@
-"""A base model is known by the files that are read of it, and a login node never reads its weights."""
+"""A base model is identified by the files that are read of it, and a login node never reads its weights."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def hashed(folder: Path) -> str:
 
 
 def remembered(folder: Path) -> str:
-    """The same once it is in the cache: of files that have just been written no hash is kept."""
+    """Return the cached hash; a file that has just been written is not cached, so wait."""
     while True:
         made = hashed(folder)
         with suppress(NotHashed):
@@ -102,7 +102,7 @@ def test_a_login_node_takes_hashes_from_the_cache_and_makes_none(base: Path) -> 
     made = remembered(base)
     assert base_sha256(str(base)) == made
     path, times = base / WEIGHTS[1], (base / WEIGHTS[1]).stat()
-    path.write_text("9876543210")  # as large, and with the times that it had
+    path.write_text("9876543210")  # of the same size, and with its former times
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(NotHashed, match=WEIGHTS[1]):
         base_sha256(str(base))
@@ -150,7 +150,7 @@ def test_blobs_of_the_hubs_cache_are_known_by_their_names(tmp_path: Path, base: 
     assert hub_commit("org/small", "v2") is None
     with pytest.raises(NotHashed):
         base_sha256("org/small", "v2")
-    (snapshot / WEIGHTS[0]).unlink()  # a download that was cut
+    (snapshot / WEIGHTS[0]).unlink()  # an interrupted download
     with pytest.raises(NotHashed):
         base_sha256("org/small")
     with pytest.raises(UsageError, match=r"policy\.revision=v2: .* is a folder"):
@@ -158,7 +158,7 @@ def test_blobs_of_the_hubs_cache_are_known_by_their_names(tmp_path: Path, base: 
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as a download asks for."""
+    """The part of the hub that a download needs."""
 
     def do_HEAD(self) -> None:
         self._send(b"")

@@ -15,7 +15,7 @@ def places(root: Path) -> Places:
 
 
 def place(root: Path, name: str) -> Path:
-    """The published place of a job, by the template of its row."""
+    """Return the published place of a job, by the template of its row."""
     template = job(name).place
     assert template is not None
     return places(root).published(template)

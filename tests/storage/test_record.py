@@ -1,4 +1,4 @@
-"""What a job leaves of itself: how far it came, and an error that healing can tell apart from another."""
+"""The record of a job: its progress, and an error of a known kind for healing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def events(folder: Path) -> list[dict[str, object]]:
 
 
 def out_of_host_memory() -> BaseException:
-    """What torch really says of more memory than there can be."""
+    """Return torch's real error for an impossible amount of memory."""
     with pytest.raises(RuntimeError) as refused:
         torch.empty(10**15)
     return refused.value
@@ -103,7 +103,7 @@ def test_a_command_leaves_its_error_where_the_job_looks(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_recorded_and_still_a_traceback(tmp_path: Path) -> None:
-    """What breaks the code and not a rule: a benchmark of one's own whose tasks are none."""
+    """A bug that no check catches: a user's own benchmark whose tasks are no tasks."""
     (tmp_path / "broken.py").write_text(
         "from r2v.envs.chain import ChainBenchmark\n\n\n"
         "class Broken(ChainBenchmark):\n    def tasks(self):\n        return [None]\n"

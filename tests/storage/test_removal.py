@@ -1,4 +1,4 @@
-"""R2V removes a folder that bears its marker, and nothing else: no folder of a user's, nothing that a link leads to."""
+"""R2V removes a folder with its marker, and nothing else: no folder of a user's, no target of a link."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fill(folder: Path, tree: Mapping[str, Any], outside: Path) -> None:
 
 
 def mark(folder: Path, marker: Marker, how: str, outside: Path) -> None:
-    """Put the marker's file into a folder, or what could be taken for it."""
+    """Put the marker's file into a folder, or an object that could be taken for it."""
     path, text = folder / marker.file, f"{marker.kind}\n"
     if how == "a link":
         (outside / "marker").write_text(text)
@@ -74,7 +74,7 @@ def mark(folder: Path, marker: Marker, how: str, outside: Path) -> None:
 
 
 def content(top: Path) -> dict[str, object]:
-    """Everything below a folder: type, permissions, and the bytes or the target of each entry."""
+    """Return everything below a folder: type, permissions, and the bytes or the target of each entry."""
     held: dict[str, object] = {}
     for path in sorted(top.rglob("*")):
         mode = path.lstat().st_mode
@@ -84,7 +84,7 @@ def content(top: Path) -> dict[str, object]:
 
 
 def laid_out(top: Path, tree: Mapping[str, Any], marker: Marker, how: str, lies_as: str) -> Path:
-    """A path to be removed below `top`, beside folders of the user's."""
+    """Make a path to be removed below `top`, beside folders of the user's."""
     outside, path = top / "outside", top / "room" / "path"
     fill(outside, {"thesis.tex": "a file", "data": {"data": "a file"}}, outside)
     path.parent.mkdir()
@@ -115,7 +115,7 @@ def test_a_marked_folder_goes_as_a_whole_and_anything_else_stays_as_it_is(
         top = Path(scratch)
         path = laid_out(top, tree, REPORT, how, lies_as)
         before = content(top)
-        # What lies above a marked folder is the user's to arrange: `outputs` may be a link to another disk.
+        # The folders above a marked one are the user's to arrange: `outputs` may be a link to another disk.
         if how == "plain" and lies_as in ("folder", "link in the path"):
             assert is_own(path, REPORT) and remove_own(path, REPORT)
             gone = "real/path" if lies_as == "link in the path" else "room/path"
@@ -196,7 +196,7 @@ def test_after_kill_9_at_any_moment_the_next_removal_finishes(tmp_path: Path) ->
         fill(path, tree, tmp_path / "outside")
         if in_child(path, lambda removals, name, last=number: removals < last or os.kill(os.getpid(), signal.SIGKILL)):
             break
-        with suppress(NotOurs):  # killed behind the marker: the folder is empty
+        with suppress(NotOurs):  # killed after the marker was removed: the folder is empty
             assert remove_own(path, REPORT)
         assert not path.exists() or not any(path.iterdir())
         assert remove_own(make_own(path, REPORT), REPORT)
@@ -218,8 +218,8 @@ def test_what_the_system_refuses_to_remove_stays_and_so_does_the_marker(tmp_path
 
 
 def in_child(path: Path, before: Callable[[int, str], object]) -> bool:
-    """Remove a folder in a child that calls `before` ahead of each removal, with the number and the name; True if the
-    child ended by itself and found nothing left."""
+    """Remove a folder in a child that calls `before` ahead of each removal, with the number and the name; return True
+    if the child ended by itself and found nothing left."""
     child = os.fork()
     if child == 0:
         calls = count()
@@ -255,8 +255,8 @@ def test_a_temporary_folder_of_this_process_needs_no_marker_and_another_one_in_i
 
 ALLOWED = {
     "storage/removal.py": {"rmtree", "rmdir"},
-    "storage/lease.py": {"rmdir"},  # of the folder that held its own file
-    "envs/swe/recipes.py": {"rm -r"},  # in a container, of the files that a patch brings
+    "storage/lease.py": {"rmdir"},  # the folder that held its own file
+    "envs/swe/recipes.py": {"rm -r"},  # in a container, the files of a patch
 }
 """Module -> the ways of removing folders that it may use."""
 
@@ -267,7 +267,7 @@ def test_no_other_module_removes_a_folder() -> None:
 
 
 def ways_to_remove_folders(path: Path) -> set[str]:
-    """The calls and words in a module that remove folders."""
+    """Return the calls and words in a module that remove folders."""
     ways = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr in ("rmtree", "rmdir", "removedirs"):
@@ -280,5 +280,5 @@ def ways_to_remove_folders(path: Path) -> set[str]:
 
 
 def _runs(text: str, word: str) -> bool:
-    """True if a text that is run, not printed, holds the words."""
+    """True if a text that is run, not printed, contains the words."""
     return text == word or text.startswith(f"{word}f ") or f"\n{word}" in text

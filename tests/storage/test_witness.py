@@ -1,4 +1,4 @@
-"""A witness tells a file whose writer was killed from one that was damaged."""
+"""A witness distinguishes a file whose writer was killed from a damaged one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = [b"one\n", b"two\n", b"three\n"]
 
 
 def witnessed(path: Path, lines: list[bytes] = LINES) -> Witness:
-    """A file whose writer was killed after these lines."""
+    """Make a file whose writer was killed after these lines."""
     path.write_bytes(b"".join(lines))
     witness = Witness(path, "restore it")
     for line in lines:

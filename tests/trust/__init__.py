@@ -14,16 +14,17 @@ from typing import TypeVar
 from r2v import randomness
 
 MICRO = Path(__file__).parents[1] / "micro.yaml"
-"""The configuration of the fixture `micro_run`: the whole pipeline as small as it still learns something."""
+"""Configuration of the fixture `micro_run`: the smallest pipeline that still learns something."""
 
 Case = TypeVar("Case")
 
 whole_suites = False
-"""Set by tests/conftest.py before any test module is imported."""
+"""True if every case is played; set by tests/conftest.py before any test module is imported."""
 
 
 def drawn(cases: Sequence[Case], count: int, key: str) -> list[Case]:
-    """`count` of the cases, in their order and the same ones in every process; all of them with --whole-suites."""
+    """Return `count` of the cases, in their order and the same ones in every process; all of them with
+    --whole-suites."""
     if whole_suites or len(cases) <= count:
         return list(cases)
     chosen = randomness.generator("trust", key).sample(range(len(cases)), count)

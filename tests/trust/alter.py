@@ -1,6 +1,5 @@
-"""Alterations of a file: damage to its bytes; and of each leaf of a record a deletion, another type, a value out of
-range, another record's value. What is altered is written anew, so that hard-linked copies of one run stay apart.
-"""
+"""Alterations of a file: damage to its bytes; and for each leaf of a record a deletion, another type, a value out of
+range, another record's value. Altered files are replaced, so that hard-linked copies of one run stay independent."""
 
 from __future__ import annotations
 
@@ -20,24 +19,25 @@ LeafPath = tuple[str | int, ...]
 
 
 def hard_copy(source: Path, target: Path) -> Path:
-    """A copy of a project whose files are hard links: cheap, and safe as long as nobody writes into a file in place."""
+    """Copy a project by hard links: cheap, and safe as long as no file is written in place."""
     shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy)
     return target
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """A hard link; of what a run of data appends to in place, a copy."""
+    """Make a hard link; copy files that a run of data appends to in place."""
     (shutil.copy2 if "/data/" in source else os.link)(source, target)
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """Replace a file by a new one: what is hard-linked to the old one stays."""
+    """Replace a file by a new one: hard links to the old one are unaffected."""
     path.unlink()
     path.write_bytes(content)
 
 
 def _flipped(content: bytes) -> bytes:
-    """One bit flipped: at a decimal digit past the middle if there is one, where no syntax error gives it away."""
+    """Return the content with one bit flipped: at a decimal digit past the middle if there is one, which causes no
+    syntax error."""
     digits = [index for index, byte in enumerate(content) if 0x30 <= byte <= 0x39]
     later = [index for index in digits if index > len(content) // 2] or digits or [len(content) // 2]
     return content[: later[0]] + bytes([content[later[0]] ^ 1]) + content[later[0] + 1 :]
@@ -87,11 +87,11 @@ LINKS: Mapping[str, Callable[[Path], None]] = {
     "file": _instead_of_link(lambda path: path.write_text("a file\n")),
     "folder": _instead_of_link(_real_folder),
 }
-"""The same for symbolic links."""
+"""Damage of symbolic links, by name."""
 
 
 def leaves(value: Any, path: LeafPath = ()) -> Iterator[LeafPath]:
-    """The path of every leaf of a JSON value, and of every object and list in it; the value itself excepted."""
+    """Yield the path of every leaf of a JSON value, and of every object and list in it except the value itself."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -100,14 +100,14 @@ def leaves(value: Any, path: LeafPath = ()) -> Iterator[LeafPath]:
 
 
 def get(value: Any, path: LeafPath) -> Any:
-    """The value at a path. Raises LookupError where there is none."""
+    """Return the value at a path. Raises LookupError if there is none."""
     for key in path:
         value = value[key]
     return value
 
 
 def altered(value: Any, path: LeafPath, change: Callable[[Any], Any]) -> Any:
-    """A copy in which the leaf at the path is what `change` makes of it; deleted where that is DELETED."""
+    """Return a copy with `change` applied to the leaf at the path; the leaf is deleted if that returns DELETED."""
     result = copy.deepcopy(value)
     parent, new = get(result, path[:-1]), change(get(result, path))
     if new is DELETED:
@@ -129,7 +129,7 @@ def _other_type(value: Any) -> Any:
 
 
 def _out_of_range(value: Any) -> Any:
-    """A value of the same type that no honest record holds."""
+    """Return a value of the same type that no honest record holds."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
@@ -149,8 +149,8 @@ LEAVES: Mapping[str, Callable[[Any], Any]] = {
 
 
 def swapped(records: list[Any], index: int, path: LeafPath) -> Any:
-    """The record with its leaf at `path` taken from another record, the first whose value differs. Raises LookupError
-    where no other record has a different one."""
+    """Return the record with its leaf at `path` taken from another record, the first whose value differs. Raises
+    LookupError if no other record has a different one."""
     mine = get(records[index], path)
     for other in records[index + 1 :] + records[:index]:
         try:
@@ -167,24 +167,24 @@ def _instead(theirs: Any, mine: Any) -> Any:
 
 
 def text_of(path: Path) -> bytes:
-    """What a file of JSON Lines says, packed or not."""
+    """Return the text of a file of JSON Lines, packed or not."""
     return b"".join(lines_of(path))
 
 
 def rewrite_text(path: Path, text: bytes) -> None:
-    """The inverse of `text_of`, into a new file."""
+    """Write a text into a new file; the inverse of `text_of`."""
     write_lines(path, text.decode().splitlines())
 
 
 def read_records(path: Path) -> list[Any]:
-    """The records of a .json file (one) or of a .jsonl file, packed or not."""
+    """Return the records of a .json file (one) or of a .jsonl file, packed or not."""
     if path.name.endswith(LINES):
         return [json.loads(line) for line in lines_of(path)]
     return [json.loads(path.read_text())]
 
 
 def write_records(path: Path, records: list[Any]) -> None:
-    """The inverse of `read_records`, into a new file; NaN is written as Python writes it."""
+    """Write records into a new file; the inverse of `read_records`. NaN is written as Python writes it."""
     if path.name.endswith(LINES):
         write_lines(path, (json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records))
     else:

@@ -1,4 +1,4 @@
-"""What the suites of trust share: one small evaluation with every kind of method, made once from the micro run."""
+"""Shared fixtures of the trust suites: one small evaluation with every kind of method, made once from the micro run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SMALL = (
     "slm_base,best_of_k]",
     "evaluation.bootstrap=50",
 )
-"""An evaluation that is audited in a third of a second."""
+"""Overrides of an evaluation that is audited in a third of a second."""
 
 
 @pytest.fixture(scope="session")
 def small_results(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose results/micro is that evaluation; altered by nobody."""
+    """Make a project whose results/micro is that evaluation; tests do not alter it."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project, done = shared / "small-results", shared / "small-results.done"

@@ -1,11 +1,11 @@
-"""File kinds: one table of all that r2v writes below a project, from which the suites of trust are generated.
+"""File kinds: one table of all files that r2v writes below a project, from which the trust suites are generated.
 
     kind_of("data/registry.json").damage        # "rebuilt"
     files_of(folder)                            # every file of a project with its kind
 
-A row says where files of a kind lie, what form they have, which functions write them, which commands read them, and
-what becomes of a damaged one. `test_kinds.py` holds the table against what a run leaves and against the source: a file
-or a write call without a row fails.
+A row gives a kind's paths, its format, the functions that write it, the commands that read it, and the treatment of a
+damaged file. `test_kinds.py` compares the table with the files of a run and with the source: a file or a write call
+without a row fails.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Form = Literal["json", "jsonl", "csv", "yaml", "text", "tensors", "pickle", "lin
 """tensors: safetensors; pickle: torch.save, read with weights_only."""
 
 Damage = Literal["remade", "refused", "rebuilt", "quarantined", "ignored", "paid"]
-"""What becomes of a damaged file.
+"""Treatment of a damaged file.
 
 remade: `r2v run` names it and makes its artifact again, to the same content; a single stage that reads it refuses.
 refused: one line names it with the remedy; nothing is made of it.
-rebuilt: an index or a cache, written anew from what it was made of.
-quarantined: set aside with a line; what is whole goes on.
-ignored: read by people, or by nobody once its stage has finished.
-paid: a journal of what a provider was asked; its whole lines count, none is ever removed.
+rebuilt: an index or a cache, written again from its sources.
+quarantined: set aside with a line; the undamaged rest stays in use.
+ignored: read by people alone, or not at all once its stage has finished.
+paid: a journal of paid requests; its whole lines count, none is ever removed.
 """
 
 STORE = "outputs/.artifacts"
@@ -46,19 +46,19 @@ class FileKind:
     writers: tuple[str, ...]
     damage: Damage
     readers: tuple[str, ...] = ()
-    """Commands, or `job NAME` for the stage of a job, that read it."""
+    """Commands that read it; `job NAME` for the stage of a job."""
     schema: str | None = None
-    """The dataclass, module:name below r2v, that a record of it is."""
+    """Dataclass of its records, module:name below r2v."""
     content: bool = False
-    """Whether it is hashed into `artifact.json`."""
+    """True if it is hashed into `artifact.json`."""
 
     @property
     def in_micro_run(self) -> bool:
-        """Whether the pipeline's smallest run leaves files of this kind."""
+        """True if the pipeline's smallest run leaves files of this kind."""
         return self.name not in ELSEWHERE
 
     def matches(self, path: str) -> bool:
-        """Whether a path below a project is one of this kind."""
+        """True if a path below a project is one of this kind."""
         return any(_pattern(one).fullmatch(path) for one in self.paths)
 
 
@@ -80,7 +80,7 @@ def _piece(part: str) -> str:
 
 
 def kind_of(path: str) -> FileKind:
-    """The row of a path below a project. Raises LookupError where none, or more than one, matches."""
+    """Return the row of a path below a project. Raises LookupError if none, or more than one, matches."""
     rows = [kind for kind in KINDS if kind.matches(path)]
     if len(rows) != 1:
         raise LookupError(f"{path}: {[row.name for row in rows] or 'no row'} in tests/trust/kinds.py")
@@ -88,7 +88,7 @@ def kind_of(path: str) -> FileKind:
 
 
 def unlisted(project: Path) -> list[str]:
-    """What is wrong with the table for a project: files of no kind, or of more than one."""
+    """Return the faults of the table for a project: files of no kind, or of more than one."""
     wrong = []
     for room in ("data", "outputs", "results", "logs"):
         for path in sorted((project / room).rglob("*")):
@@ -101,7 +101,7 @@ def unlisted(project: Path) -> list[str]:
 
 
 def files_of(project: Path) -> Iterator[tuple[Path, FileKind]]:
-    """Every file and link below data/, outputs/, results/ and logs/ with its kind; links are not followed."""
+    """Yield every file and link below data/, outputs/, results/ and logs/ with its kind; links are not followed."""
     for room in ("data", "outputs", "results", "logs"):
         for path in sorted((project / room).rglob("*")):
             if path.is_symlink() or path.is_file():
@@ -109,7 +109,7 @@ def files_of(project: Path) -> Iterator[tuple[Path, FileKind]]:
 
 
 def kind(name: str) -> FileKind:
-    """The row of this name."""
+    """Return the row of this name."""
     return next(row for row in KINDS if row.name == name)
 
 
@@ -748,7 +748,7 @@ CHECKPOINT_FILES = (
 
 
 def _of_providers(name: str) -> tuple[str, ...]:
-    """Where a file of this name lies among those of a provider's model."""
+    """Return the paths of a file of this name among those of a provider's model."""
     rooms = (
         "{any}/.provider",
         "{any}/.provider-*",
@@ -774,7 +774,7 @@ OTHER_FILES = (
         name="served session",
         paths=("data/served/*/sessions/*.jsonl.zst",),
         form="jsonl",
-        writers=("serve.accounts.recording:Recorder.write",),
+        writers=("serve.accounts.traffic:Recorder.write",),
         damage="refused",
     ),
     FileKind(
@@ -840,7 +840,7 @@ OTHER_FILES = (
         name="index of a journal",
         paths=("outputs/.replies/*.index",),
         form="text",
-        writers=("llm.providers.spending.journal_index:write_index",),
+        writers=("llm.providers.spending.journal_view:write_index",),
         damage="rebuilt",
     ),
     FileKind(
@@ -1087,7 +1087,7 @@ OTHER_FILES = (
         name="measured memory",
         paths=("outputs/.measured/*.json",),
         form="json",
-        writers=("memory.store:keep",),
+        writers=("memory.store:_record",),
         damage="rebuilt",
     ),
     FileKind(
@@ -1175,7 +1175,7 @@ ELSEWHERE = {
     "changed sites",
     "log",
 }
-"""Kinds that tests/micro.yaml leaves no file of: other suites make theirs."""
+"""Kinds without a file in the run of tests/micro.yaml: other suites make theirs."""
 
 KINDS = RUN_FILES + ARTIFACT_FILES + EXPERIMENT_FILES + CHECKPOINT_FILES + OTHER_FILES
 
@@ -1229,4 +1229,4 @@ OUTSIDE = {
     "storage.lease:_attempt": "a lease: a folder with a file whose name is its holder",
     "storage.lease:_server_time": "a probe that is removed at once",
 }
-"""Writers of what is no file of a project, or of what another writer's row says, and why."""
+"""Writers of files outside a project, or of files in another writer's row, with the reason."""

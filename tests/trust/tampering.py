@@ -1,7 +1,7 @@
-"""A liar's tools: a results folder in which one thing is changed and everything that follows is made to fit.
+"""Tampering: one value of a results folder is changed and everything that follows from it is made consistent.
 
-Tables are rebuilt by R2V's own code and every hash is computed again, so only what the audit makes anew, or holds
-against another source, can give a lie away.
+Tables are rebuilt by R2V's own code and every hash is computed again, so only the values that the audit recomputes, or
+compares with another source, can reveal a lie.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "config": ("config.yaml",),
     "tables": ("structured_results/*.json",),
 }
-"""The records of a results folder, by the files that hold them; the CSV and LaTeX tables are compared as bytes."""
+"""Records of a results folder, by the files that hold them; the CSV and LaTeX tables are compared as bytes."""
 
 RECORDS: dict[str, Any] = {
     "episodes": Episode,
@@ -62,18 +62,19 @@ RECORDS: dict[str, Any] = {
     "config": Config,
     "tables": object,
 }
-"""What a record of each kind is."""
+"""Type of the records of each kind."""
 
 
 def copy_results(project: Path, target: Path) -> Path:
-    """The results of a project alone, as a stranger hands them on; hard links, so write files anew."""
+    """Copy the results of a project alone, as a third party receives them; hard links, so replace files, never write
+    into them."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree((project / "results" / "micro").resolve(), target, copy_function=os.link)
     return target
 
 
 def verify(results: Path, *options: str) -> tuple[int, str, str]:
-    """`r2v verify-results` in this process: exit code, standard output and error."""
+    """Run `r2v verify-results` in this process; return exit code, standard output and error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(["verify-results", str(results), *options])
@@ -81,8 +82,8 @@ def verify(results: Path, *options: str) -> tuple[int, str, str]:
 
 
 def make_consistent(results: Path) -> None:
-    """Rebuild what can be rebuilt and compute every hash again, as somebody who lies on purpose does."""
-    with contextlib.suppress(Exception):  # of some lies no table can be made; then the old ones stay
+    """Rebuild all derived files and compute every hash again, as a deliberate forger would."""
+    with contextlib.suppress(Exception):  # some lies allow no table; then the old ones stay
         for name, text in rebuild(results).items():
             path = results / "structured_results" / name
             if not path.exists() or path.read_text() != text:
@@ -92,7 +93,7 @@ def make_consistent(results: Path) -> None:
 
 
 def rehash(results: Path) -> None:
-    """Write the hashes of what is there into artifact.json, where that is still a manifest."""
+    """Write the hashes of the present files into artifact.json, if that is still a manifest."""
     path = results / "artifact.json"
     with contextlib.suppress(Exception):
         record = json.loads(path.read_text())
@@ -106,17 +107,17 @@ def rehash(results: Path) -> None:
 
 
 def files_of(results: Path, kind: str) -> list[Path]:
-    """The files of a kind, sorted."""
+    """Return the files of a kind, sorted."""
     return sorted(path for pattern in KINDS[kind] for path in results.glob(pattern))
 
 
 def read(path: Path) -> list[Any]:
-    """The records of a file."""
+    """Return the records of a file."""
     return [yaml.safe_load(path.read_text())] if path.suffix == ".yaml" else read_records(path)
 
 
 def write(path: Path, records: list[Any]) -> None:
-    """The inverse of `read`."""
+    """Write the records of a file; the inverse of `read`."""
     if path.suffix == ".yaml":
         rewrite(path, yaml.safe_dump(records[0], sort_keys=False).encode())
     else:
@@ -124,7 +125,7 @@ def write(path: Path, records: list[Any]) -> None:
 
 
 def pattern_of(record: Any, path: LeafPath) -> str:
-    """A leaf's place in its schema: what is counted or named by data becomes a star, a router's scores its name."""
+    """Return a leaf's place in its schema: indices and names from data become a star, a router's scores its name."""
     words = ["*" if isinstance(step, int) or _is_data(step) else step for step in path]
     if words[0] == "router_scores" and len(words) > 1:
         words[1] = record["router_scores"][path[1]]["method"]
@@ -132,12 +133,12 @@ def pattern_of(record: Any, path: LeafPath) -> str:
 
 
 def _is_data(key: str) -> bool:
-    """Whether a key is data and no field: a method at a point, a file name."""
+    """True if a key is data and no field: a method at a point, a file name."""
     return "@" in key or "/" in key or key.endswith((".json", ".jsonl", ".safetensors"))
 
 
 def places(results: Path, kind: str) -> dict[str, tuple[Path, int, LeafPath]]:
-    """One place (file, record, path) for every leaf pattern of a kind: where it first holds something."""
+    """Return one place (file, record, path) for every leaf pattern of a kind, the first with a value."""
     found: dict[str, tuple[Path, int, LeafPath]] = {}
     empty: dict[str, tuple[Path, int, LeafPath]] = {}
     for path in files_of(results, kind):
@@ -157,7 +158,7 @@ def _with_values(record: Any) -> Iterator[tuple[LeafPath, Any]]:
 
 
 def plausible(value: Any) -> Any:
-    """A value of the same kind that an honest record could hold. Raises LookupError where there is none."""
+    """Return a value of the same kind that an honest record could hold. Raises LookupError if there is none."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -181,8 +182,8 @@ def _other_text(text: str) -> str:
 
 
 def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> bool:
-    """Whether an alteration leaves the right type in the schema's range, and every leaf that has no default. What does
-    not is an error of form, which must be named wherever it is."""
+    """True if an alteration leaves the right type in the schema's range, and every leaf without a default. Other
+    alterations are errors of form, which must be named wherever they are."""
     if operation in ("lie", "swap"):
         return True
     schema = RECORDS[kind]
@@ -194,8 +195,8 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
     if operation == "null" and before is not None:
         return type(None) in get_args(hint)
     if operation in ("null", "range", "type") and before is None:
-        return bool({int, float} & set(get_args(hint)))  # which makes a number of nothing
-    if operation == "range" and isinstance(before, (dict, list)):  # which empties it
+        return bool({int, float} & set(get_args(hint)))  # these operations turn None into a number
+    if operation == "range" and isinstance(before, (dict, list)):  # an emptied value
         return get_args(hint)[-1:] == (Any,) or all(
             declared_at(schema, (*leaf, step))[1] for step in (before if isinstance(before, dict) else (0,))
         )
@@ -203,7 +204,7 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
 
 
 def declared_at(hint: Any, leaf: LeafPath) -> tuple[Any, bool]:
-    """What the schema says of a leaf: its type (object where it says none), and whether it may be left out, as a field
+    """Return the schema's facts about a leaf: its type (object if unknown), and True if it may be left out, as a field
     with a default and an item of a list may."""
     has_default = False
     for step in leaf:
@@ -225,7 +226,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def is_listed(kind: str, pattern: str) -> bool:
-    """Whether a leaf is listed as not proved. `*` stands for one step of its path, `.**` for all below."""
+    """True if a leaf is listed as not proved. `*` stands for one step of its path, `.**` for all below."""
     listed = (leaf.partition(": ") for one in UNPROVED for leaf in one.leaves)
     return any(kind == of and re.fullmatch(_expression(path), pattern) for of, _, path in listed)
 
@@ -235,7 +236,7 @@ def _expression(listed: str) -> str:
 
 
 def numbers_beyond(value: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Values that are no number of any honest record."""
+    """Yield values that are no number of any honest record."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield "nan", lambda _: float("nan")
         yield "huge", lambda _: 10**400 if isinstance(value, int) else 1e308

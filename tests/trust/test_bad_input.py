@@ -1,8 +1,8 @@
-"""Bad input: every key of the configuration and every option of every command, given what it must refuse.
+"""Bad input: every key of the configuration and every option of every command refuses invalid values.
 
 The cases are generated from the declarations that are enforced (`r2v.constraints`) and from the parser, so a new key or
-option is tried as soon as it is there. Whatever is typed, a command ends with a documented exit code and one line on
-stderr that begins with `r2v:`; no traceback, nothing made or altered in or around its folder, and no hang.
+option is tested at once. For any input, a command ends with a documented exit code and one line on stderr that begins
+with `r2v:`; no traceback, nothing made or altered in or around its folder, and no hang.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests import trust
 from tests.trust import drawn
 
 SECONDS = 60
-"""A command that has not ended by then hangs."""
+"""Seconds after which a command counts as hanging."""
 ESCAPE, NEWLINE, BIDI, NUL = "a\x1b[2Jb", "a\nb", "a\u202eb", "a\0b"
 PATHS = ("..", ".", "../../x", "/etc/passwd", "a/b", "~/x", "-x")
 MISSING, SECRET, RESOLVER = "???", "${oc.env:R2V_TEST_TOKEN}", "${oc.create:{a: 1}}"
@@ -54,7 +54,7 @@ class Key:
 
 
 def refused(base: Any, rules: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """(what is wrong, value) of values that a field of this type and with these rules must refuse."""
+    """Yield (fault, value) for values that a field of this type and with these rules must refuse."""
     yield "missing value", MISSING
     yield "secret", SECRET
     yield "resolver", RESOLVER
@@ -94,7 +94,7 @@ def refused(base: Any, rules: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def outside(rule: Any, base: Any) -> Iterator[tuple[str, Any]]:
-    """Values outside one rule, as near to its bounds as the type allows."""
+    """Yield values outside one rule, as near to its bounds as the type allows."""
     if isinstance(rule, Range):
         step = 1 if base is int else 1e-6
         if rule.above is not None:
@@ -122,7 +122,7 @@ def outside(rule: Any, base: Any) -> Iterator[tuple[str, Any]]:
 
 _OF_A_MODEL = ("temperature", "forced_tool", "json_schema", "responses", "cache", "batch")
 TAKEN = {("hierarchical.gradient_checkpointing", "null"), *((f"teacher.model.{name}", "null") for name in _OF_A_MODEL)}
-"""What would be wrong elsewhere and means something here."""
+"""Values that are invalid elsewhere and valid here."""
 KEYS = [
     Key(key, why, value)
     for key, base, rules in declared(Config)
@@ -136,7 +136,7 @@ def as_override(case: Key) -> list[str]:
 
 
 def yaml(value: Any) -> str:
-    """The value as YAML on one line, which JSON is but for its numbers."""
+    """Return the value as YAML on one line, which equals JSON except for its numbers."""
     if isinstance(value, float):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}.get(str(value), repr(value))
     if isinstance(value, list):
@@ -161,7 +161,7 @@ def no_hang() -> Iterator[None]:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Every file, folder and link below a folder, with its content."""
+    """Return every file, folder and link below a folder, with its content."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -176,7 +176,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command: its exit code and output."""
 
     code: int
     out: str
@@ -192,7 +192,8 @@ Try = Callable[..., Ended]
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Try]:
-    """Runs a command in this process, in a folder inside a folder, and holds it to what every command promises."""
+    """Return a function that runs a command in this process, in a folder inside a folder, and checks the promises of
+    every command."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "trajectories.jsonl").write_text('{"precious": true}\n')
     work = tmp_path / "outside" / "work"
@@ -267,7 +268,7 @@ def test_paths_of_the_configuration_are_known() -> None:
 
 
 def _unbounded() -> Iterator[tuple[str, Range, Any]]:
-    """(key, range, a value beyond it) of numbers with a bound that is not on their range."""
+    """Yield (key, range, a value beyond it) of numbers with a bound that is not on their range."""
     for key, base, rules in declared(Config):
         for rule in rules if base in (int, float) else ():
             if isinstance(rule, Range) and rule.at_most is None and rule.below is None:
@@ -299,7 +300,7 @@ def test_every_command_that_takes_a_configuration_refuses_before_it_does_anythin
 
 def test_every_key_is_tried_in_every_way_that_its_type_allows() -> None:
     tried = {key: {case.why for case in KEYS if case.key == key} for key, _, _ in declared(Config)}
-    assert min(map(len, tried.values())) >= 3  # a path or a remark may be almost any text, but these never
+    assert min(map(len, tried.values())) >= 3  # a path or a remark may be almost any text, but never these
     assert len(KEYS) > 1500
     numbers = [key for key, base, _ in declared(Config) if base in (int, float)]
     assert all({"nan", "inf", "wrong type", "missing value", "secret"} <= tried[key] for key in numbers)
@@ -310,7 +311,7 @@ def test_every_key_is_tried_in_every_way_that_its_type_allows() -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """A command line that must be refused, or may be where the value happens to mean something."""
+    """A command line that must be refused, or may be if the value happens to be valid."""
 
     words: tuple[str, ...]
     codes: tuple[int, ...]
@@ -332,7 +333,7 @@ NEEDED = {
     "import": (),
     "export": ("new",),
 }
-"""Arguments that a command must have, so that it is the option tried that is refused."""
+"""Required arguments of a command, so that the tested option is the one refused."""
 FOLDERS = {"DIR", "FOLDER", "JOB_FOLDER", "CHECKPOINT", "CKPT"}
 FILES = {"FILE", "SPEC"}
 BAD_NUMBERS = (
@@ -381,7 +382,7 @@ def make_unreadable() -> None:
 
 
 def parsers(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(words, parser) of every command."""
+    """Yield (words, parser) of every command."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not inner:
         yield words, parser
@@ -411,7 +412,7 @@ def options() -> Iterator[Option]:
 
 
 def bad_values(action: argparse.Action) -> Sequence[str]:
-    """Values that this option or argument must refuse with exit code 2."""
+    """Return values that this option or argument must refuse with exit code 2."""
     if action.nargs == 0:
         return ()
     if action.choices is not None:
@@ -449,7 +450,7 @@ ALLOWED = {
     ("--ledger", "nowhere"),
     ("--ledger", "empty"),
 }
-"""Paths that these options take."""
+"""Paths that these options accept."""
 
 
 def wrong_paths() -> Iterator[Option]:
@@ -475,7 +476,7 @@ def test_a_path_of_the_wrong_kind_is_refused_with_a_documented_code(case: Option
     attempt(*case.words, codes=case.codes, may_write=True)
     after = snapshot(Path("..").resolve())
     altered = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    # An attempt begins with its folder, and a journal with its own: nothing else is made, and nothing of the user's.
+    # An attempt begins with its folder, a journal with its own: nothing else is made, no file of the user's changes.
     assert not {name for name in altered if not name.startswith(("work/outputs", "work/results", "work/data"))}
     assert not list(Path("data").glob("runs/*"))
 
@@ -508,7 +509,7 @@ LINES: dict[tuple[str, ...], tuple[int, ...]] = {
     ("game", "run", "--overrides", "rules.memory=${oc.env:HOME}", ESCAPE): (2,),
     ("game", "analyse", "/etc"): (3,),
 }
-"""Lines whose words have a grammar of their own."""
+"""Command lines whose words have a grammar of their own."""
 
 
 @pytest.mark.parametrize("words", LINES, ids=lambda words: " ".join(words)[:60].encode("unicode_escape").decode())
@@ -547,7 +548,7 @@ def test_a_prefix_never_leads_out_of_the_folder(prefix: str, attempt: Try) -> No
 
 
 def test_a_folder_that_is_no_run_is_left_as_it_is(attempt: Try) -> None:
-    """Neither emptied nor given a manifest, by whatever name it lies among the runs."""
+    """It is neither emptied nor given a manifest, whatever its name among the runs."""
     for name in ("notes", "desk_scripted_expert_20260101T000000"):
         folder = Path("data/runs") / name
         folder.mkdir(parents=True)
@@ -601,5 +602,5 @@ def test_whatever_is_assigned_to_a_key(key: str, value: str, attempt: Try) -> No
 def test_whatever_words_are_typed(words: list[str], attempt: Try) -> None:
     known = {command[0] for command in PARSERS}
     if words and words[0] in known and words[0] not in ("config", "stages"):
-        words = ["config", *words]  # a command that is understood would run
+        words = ["config", *words]  # a valid command would run
     attempt(*words, codes=(0, 2))

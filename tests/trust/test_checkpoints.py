@@ -1,4 +1,4 @@
-"""A checkpoint that is named and broken is refused in one line; the stage's own command would take an older one."""
+"""A broken checkpoint that is named is refused in one line; the stage's own command would take an older one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from r2v.storage.files import write_json
 
 
 def attempt(folder: Path) -> Path:
-    """An unfinished attempt of bc with one whole checkpoint."""
+    """Make an unfinished attempt of bc with one whole checkpoint."""
     checkpoint = folder / "checkpoint-10"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"weights")
@@ -29,7 +29,7 @@ def attempt(folder: Path) -> Path:
 def test_a_broken_checkpoint_that_is_named_is_one_line_and_code_3(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither is a folder without hashes a checkpoint, nor one that is not there."""
+    """A folder without hashes is no checkpoint, nor is a missing one."""
     checkpoint = attempt(tmp_path)
     (tmp_path / "final").mkdir()
     (checkpoint / "model.safetensors").write_bytes(b"other weights")

@@ -1,7 +1,7 @@
 """Corruption: every kind of file x every damage x every command that reads it.
 
-No traceback, a documented exit code, the damage named or mended, nothing else touched, and the same content afterwards.
-The cases are generated from the table of kinds; each plays on a copy of one finished run, in this process.
+No traceback, a documented exit code, the damage named or repaired, nothing else touched, and the same content
+afterwards. The cases are generated from the table of kinds; each runs on a copy of one finished run, in this process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ READERS = {
     "status": ("status",),
     "resume": ("train_policy", "--resume", "outputs/micro/policy/bc/checkpoint-latest"),
 }
-"""Commands that only read, by the word for them in the ids of the cases."""
+"""Commands that only read, by their word in the ids of the cases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One kind of file, damaged in one way, read by one command."""
+    """A kind of file, damaged in one way, read by one command."""
 
     kind: str
     how: str
@@ -59,7 +59,7 @@ RESUMED = ("attempt", "latest checkpoint", "published link")
 
 
 def _reads(reader: str, row: FileKind) -> bool:
-    """Whether a command has to do with a kind: those that cost next to nothing are tried on every kind."""
+    """True if a command is tested on a kind: cheap commands are tested on every kind."""
     if reader == "resume":
         return row.name in RESUMED
     return reader != "verify-results" or reader in row.readers
@@ -84,7 +84,7 @@ MENDING = [Case(kind=row.name, how=how, reader="run") for row in IN_A_RUN for ho
 
 @pytest.fixture
 def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the finished run, in which commands are typed."""
+    """Copy the finished run; commands are typed in the copy."""
     copy = hard_copy(micro_run, tmp_path / "project")
     for name in ("scripts", "configs"):
         (copy / name).symlink_to(REPOSITORY / name)
@@ -94,8 +94,8 @@ def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def r2v(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """The exit code of a command typed in this process, and all that it wrote; an exception that leaves it is a
-    traceback, and so is one that it prints."""
+    """Return the exit code and the output of a command typed in this process; an exception that leaves it counts as a
+    traceback, as does a printed one."""
     capsys.readouterr()
     code = main(words)
     out, err = capsys.readouterr()
@@ -105,7 +105,7 @@ def r2v(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 def damaged(project: Path, case: Case) -> tuple[Path, bool]:
-    """A file of the kind, drawn by the case, damaged; and whether its content is another now."""
+    """Damage a file of the kind, drawn by the case; return it, and True if its content has changed."""
     row = kind(case.kind)
     paths = [path for path, found in files_of(project) if found is row and is_of_the_pipeline(project, path)]
     path = generator("corrupt", str(case)).choice(paths)
@@ -118,7 +118,7 @@ def damaged(project: Path, case: Case) -> tuple[Path, bool]:
 
 
 def is_of_the_pipeline(project: Path, path: Path) -> bool:
-    """Whether a file is the run's own, or lies in an artifact that is published: ablations keep some that are not."""
+    """True if a file is the run's own, or lies in a published artifact: ablations keep some unpublished ones."""
     relative = path.relative_to(project).as_posix()
     if not relative.startswith(f"{STORE}/"):
         return True
@@ -135,7 +135,7 @@ def _links(room: Path) -> Iterator[Path]:
 
 
 def snapshot(project: Path) -> dict[str, tuple[int, int]]:
-    """Inode and mtime of every file: what a command that only reads leaves as it is."""
+    """Return inode and mtime of every file, which a command that only reads leaves unchanged."""
     found = {}
     for room in ("data", "outputs", "results"):
         for path in (project / room).rglob("*"):
@@ -146,18 +146,18 @@ def snapshot(project: Path) -> dict[str, tuple[int, int]]:
 
 
 def contents(project: Path) -> dict[str, dict[str, str]]:
-    """Every artifact's content hashes, as recorded."""
+    """Return every artifact's content hashes, as recorded."""
     found = sorted((project / STORE).glob("*/artifact.json"))
     return {path.parent.name: json.loads(path.read_text())["files"] for path in found}
 
 
 def names(text: str, path: Path, project: Path) -> bool:
-    """Whether a command's words name a file."""
+    """True if a command's output names a file."""
     return path.relative_to(project).as_posix() in text or str(path.resolve()) in text
 
 
 def job_of(path: Path, project: Path) -> str | None:
-    """The job whose artifact a file lies in."""
+    """Return the job whose artifact a file lies in."""
     parts = path.relative_to(project).parts
     return parts[2].rpartition("-")[0] if parts[:2] == tuple(STORE.split("/")) else None
 
@@ -205,7 +205,7 @@ def test_a_run_names_damage_and_mends_it_to_the_same_content(project: Path, case
     made, row = job_of(path, project), kind(case.kind)
     wanted = {made} | upstream([made]) if made else {row.name for row in JOBS if row.name != "hierarchical"}
     without = [item.name for item in JOBS if item.name not in wanted and item.enabled(config)]
-    # In a process of its own: what torch was told by the tests before could change a remade model's last bits.
+    # In a process of its own: settings of torch from earlier tests could change a remade model's last bits.
     done = warm.run(project, "run", "--config", str(MICRO), *(["--without", *without] if without else []))
     code, text = done.returncode, done.stdout + done.stderr
     assert "Traceback (most recent call last)" not in text and code in EXIT_CODES, text

@@ -1,8 +1,7 @@
-"""Corruption of what tests/micro.yaml leaves no file of: chains and their jobs' records, the Secret Game's files,
-journals of what was paid, and the plays of stages that were killed. Every kind x every damage x every command
-that reads it.
+"""Corruption of files outside the run of tests/micro.yaml: chains and their jobs' records, the Secret Game's files,
+journals of paid requests, and the episodes of killed stages. Every kind x every damage x every command that reads it.
 
-What was paid is never paid again, whatever is damaged, and no journal is removed or altered by who refuses it.
+No request is paid twice, whatever is damaged, and a command that refuses a journal neither removes nor alters it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ CHAIN = "desk_noisy"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One kind of file, damaged in one way, read by one command."""
+    """A kind of file, damaged in one way, read by one command."""
 
     kind: str
     how: str
@@ -65,18 +64,18 @@ class Case:
 
 
 def cases(*kinds: str) -> list[Case]:
-    """Each of these kinds x each damage x each of its readers."""
+    """Return each of these kinds x each damage x each of its readers."""
     return [Case(kind=name, how=how, reader=reader) for name in kinds for how in BYTES for reader in kind(name).readers]
 
 
 def of_kind(project: Path, case: Case) -> Path:
-    """A file of the kind, drawn by the case."""
+    """Return a file of the kind, drawn by the case."""
     paths = [path for path, row in files_of(project) if row.name == case.kind]
     return generator("corrupt", str(case)).choice(paths)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder, leases aside; None for a folder."""
+    """Return every file below a folder except leases; None for a folder."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -85,7 +84,7 @@ def bytes_of(folder: Path) -> dict[str, bytes | None]:
 
 
 def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """The exit code of a command typed in this process, and all that it wrote: no traceback, a documented code."""
+    """Return the exit code and output of a command typed in this process: no traceback, a documented code."""
     capsys.readouterr()
     code = main(words)
     out, err = capsys.readouterr()
@@ -113,7 +112,7 @@ CHAIN_CASES = cases("chain", "chain configuration", "job record")
 
 @pytest.fixture
 def checkout(faked: Faked) -> Faked:
-    """A checkout with two chains: the first job of one is done, its second has failed."""
+    """Make a checkout with two chains: the first job of one is done, its second has failed."""
     for name in ("scripts", "configs"):
         (faked.root / name).symlink_to(REPOSITORY / name)
     text = to_yaml(load("configs/desk/noisy.yaml"))
@@ -136,7 +135,7 @@ def checkout(faked: Faked) -> Faked:
 
 
 def _run_job(checkout: Faked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """A job of the chain, as Slurm starts it; its stage is replaced by one that ends at once."""
+    """Run a job of the chain, as Slurm starts it; its stage is replaced by one that ends at once."""
     monkeypatch.setenv("SLURM_JOB_ID", "900")
     monkeypatch.setattr(runner.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(runner, "StageProcess", lambda job_start: job_start)
@@ -217,22 +216,22 @@ PAID = cases(
 
 @dataclass(kw_only=True)
 class Paid:
-    """A project, and the emulated provider that was paid for it, as it was left."""
+    """A project and its emulated, paid provider, as they were left."""
 
     project: Path
     provider: Path
     answer: str
 
     def copy(self, folder: Path) -> Paid:
-        """The same in a folder of its own."""
+        """Return a copy in a folder of its own."""
         shutil.copytree(self.project, folder / "project", symlinks=True)
         shutil.copytree(self.provider, folder / "provider")
         return replace(self, project=folder / "project", provider=folder / "provider")
 
     @contextmanager
     def serving(self, *, polls: int = 1) -> Iterator[Emulator]:
-        """The provider, to which both SDKs are sent, and the project as the folder of commands; a batch ends after so
-        many polls."""
+        """Serve the provider to both SDKs, with the project as the folder of commands; a batch ends after so many
+        polls."""
         made = Emulator(answer=self.answer, folder=self.provider, lifecycle=Lifecycle(polls=polls))
         with pytest.MonkeyPatch.context() as patch, made as emulator:
             for name, value in environment(emulator).items():
@@ -247,7 +246,7 @@ def _played(paid: Paid) -> None:
 
 
 def _in_flight(paid: Paid) -> None:
-    """Conversations are begun and left when their batch is made: it is paid, and nobody has its answers. It cannot end
+    """Begin conversations and leave when their batch is made: it is paid, and its answers are unread. It cannot end
     here, or its input would be gone before the conversations are left."""
     folder = paid.project / "outputs/.provider"
 
@@ -265,7 +264,7 @@ def _in_flight(paid: Paid) -> None:
 
 
 def _collected(paid: Paid) -> None:
-    """A run whose last episode is lost: the same command asks for it again."""
+    """Make a run whose last episode is lost: the same command asks for it again."""
     with paid.serving():
         run_job(load(None, list(COLLECT)), job("collect"), {}, root=paid.project, force=True)
     (path,) = paid.project.glob("data/runs/*/trajectories.jsonl")
@@ -282,7 +281,7 @@ BEGUN: Mapping[str, tuple[str, Callable[[Paid], None]]] = {
 
 @pytest.fixture(scope="session")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Paid]:
-    """What a reader finds: made once for each, altered by nobody."""
+    """Return a function that makes each reader's project, once; tests do not alter it."""
     made: dict[str, Paid] = {}
 
     def of(reader: str) -> Paid:
@@ -298,7 +297,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Paid]:
 
 
 def _read(reader: str, capsys: pytest.CaptureFixture[str], project: Path) -> tuple[int, str]:
-    """The same command again; its exit code and what it wrote."""
+    """Run the same command again; return its exit code and output."""
     if reader == "send again":
         capsys.readouterr()
         try:
@@ -341,7 +340,7 @@ def test_damage_is_named_or_mended_and_nothing_is_paid_twice(
         assert code == 3 and (name in text or case.how == "deleted"), text
         assert after == before
         return
-    # What can be made again is, with the same bytes; a folder in its place is for the user to move.
+    # Derived files are made again, with the same bytes; a folder in the place of one is for the user to move.
     assert code == 0 or (case.how == "folder" and code == 5 and name in text), text
     grows = case.reader == "send again" or case.kind == "provider progress"
     assert code or grows or path.read_bytes() == content
@@ -368,9 +367,9 @@ PROVIDER_FILES = ("ledger.jsonl", "ledger.jsonl.witness", "batches/*.json", "fil
 def test_the_emulator_serves_from_no_damaged_state(
     begun: Callable[[str], Paid], capsys: pytest.CaptureFixture[str], tmp_path: Path, pattern: str, how: str
 ) -> None:
-    """Its ledger is the judge of what was paid: a damaged one must not acquit anybody."""
+    """Its ledger is the evidence of payments: a damaged one must not clear any."""
     paid = begun("play again").copy(tmp_path)
-    if pattern.startswith("files/"):  # a run deletes what it has uploaded
+    if pattern.startswith("files/"):  # a run deletes its uploads
         with paid.serving() as emulator:
             upload(openai_client(emulator), [line(0)])
     path = sorted(paid.provider.glob(pattern))[-1]
@@ -393,7 +392,7 @@ KILLED = [case for case in cases("plays") if case.reader.removeprefix("job ") in
 
 
 def unsettled(project: Path, attempt: Path) -> Path:
-    """The plays of a finished attempt as they lay while it was made: lines of a block's file."""
+    """Restore the episode files of a finished attempt to their state during the run: lines of a block's file."""
     folder = project / EPISODES / attempt.name
     published = json.loads((folder / "published.json").read_text())["plays"]
     lines = [
@@ -409,7 +408,7 @@ def unsettled(project: Path, attempt: Path) -> Path:
 
 
 def play_bytes(key: str, records: list[Any]) -> bytes:
-    """A line of a play whose records are plain."""
+    """Return a line of a play whose records are plain."""
     body = json.dumps({"key": key, "fault": False, "records": records}, ensure_ascii=False, separators=(",", ":"))
     text = body[1:-1].encode()
     return b'{"sha256":"%s",%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
@@ -424,7 +423,7 @@ def test_a_killed_stage_with_damaged_plays_makes_the_same_content(micro_run: Pat
     if not (project / EPISODES / attempt.name).is_dir():
         pytest.skip("this stage of tests/micro.yaml plays nothing")
     plays = unsettled(project, attempt)
-    for path in attempt.iterdir():  # what a killed stage leaves: no result yet
+    for path in attempt.iterdir():  # a killed stage leaves no result
         if path.name not in ("attempt.meta.json", "config.yaml"):
             remove_own(path, ATTEMPT_PART)
     BYTES[case.how](plays)
@@ -440,7 +439,7 @@ def test_a_killed_stage_with_damaged_plays_makes_the_same_content(micro_run: Pat
 def test_no_command_that_makes_anew_or_removes_takes_a_journal(
     micro_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every artifact, published or not, whole, damaged, forced or unfinished: what was paid is still there."""
+    """In every artifact, published or not, whole, damaged, forced or unfinished: the paid answers are still there."""
     project = hard_copy(micro_run, tmp_path / "project")
     monkeypatch.chdir(project)
     artifacts = sorted(path for path in (project / STORE).iterdir() if path.is_dir())
@@ -509,7 +508,7 @@ TRIED_ELSEWHERE = {
     "changed sites": "a mark whose being there is all; tests/envs/webarena",
     "ledger entry": "tests/llm/providers/spending/test_project.py",
     "cap of the project": "tests/cli/test_journals.py",
-    "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
+    "index of a journal": "tests/llm/providers/spending/test_journal_view.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
     "submission": "the script that sbatch was given, and the end of its job for submitit: R2V reads neither",

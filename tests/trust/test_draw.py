@@ -1,4 +1,4 @@
-"""The draw of a big suite: the same cases everywhere, and all of them where all are asked for."""
+"""The draw of a big suite: the same cases in every process, and all of them with --whole-suites."""
 
 from __future__ import annotations
 

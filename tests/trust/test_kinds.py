@@ -1,4 +1,4 @@
-"""The table of file kinds is whole: each file that a run leaves has one row, and so has each call that writes."""
+"""The table of file kinds is complete: each file of a run has one row, and so has each call that writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITING = {"write_json", "write_text", "write_lines", "replacing", "writing"}
 
 
 def write_calls() -> Iterator[tuple[str, str]]:
-    """(module:function below r2v, line) of every call that writes a file: ours, and files opened to be written."""
+    """Yield (module:function below r2v, line) of every call that writes a file: ours, and files opened for writing."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
         yield from _calls(module, ast.parse(path.read_text()), ())

@@ -1,4 +1,4 @@
-"""Lies that fit in themselves: what somebody would do who wants a better number, with tables and hashes made to fit."""
+"""Consistent lies: forged results with a better number, whose tables and hashes are made to fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _failures_as_faults(results: Path) -> None:
 
 
 def _failures_as_whole_faults(results: Path) -> None:
-    """As above, with all that belongs to a fault."""
+    """As above, with all fields of a fault."""
 
     def change(episode: dict[str, Any]) -> None:
         if not episode["success"]:
@@ -49,7 +49,7 @@ def _failures_as_whole_faults(results: Path) -> None:
 
 
 def _llm_as_slm(results: Path) -> None:
-    """llm_only's episodes filed as slm_only's, their bill and sources edited."""
+    """File llm_only's episodes as slm_only's, with edited bill and sources."""
 
     def change(episode: dict[str, Any]) -> None:
         tokens = episode["tokens"]
@@ -64,7 +64,7 @@ def _llm_as_slm(results: Path) -> None:
 
 
 def _llm_as_slm_with_its_gains(results: Path) -> None:
-    """As above, with the rows of the gains taken away."""
+    """As above, without the rows of the gains."""
     _llm_as_slm(results)
     for path in files_of(results, "gains"):
         write(path, [{**row, "slm_episode_success": True, "q_slm": 1.0} for row in read(path)])
@@ -77,7 +77,7 @@ def _oracle_as_r2v(results: Path) -> None:
 
 
 def _everything_by_the_slm(results: Path) -> None:
-    """LLM steps relabelled, with decisions and counts to match; the coin's, which are there whatever was learnt."""
+    """Relabel LLM steps, with decisions and counts to match, in the coin's episodes, which every run has."""
     relabelled = 0
 
     def change(episode: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def _everything_by_the_slm(results: Path) -> None:
 
 
 def _cheaper(results: Path) -> None:
-    """Half the tokens at half the cost, in every episode."""
+    """Halve the tokens and the cost of every episode."""
 
     def change(episode: dict[str, Any]) -> None:
         episode["total_cost"] /= 2
@@ -104,7 +104,7 @@ def _cheaper(results: Path) -> None:
 
 
 def _cheaper_prices(results: Path) -> None:
-    """The LLM's prices in setup.json, and every cost with them."""
+    """Lower the LLM's prices in setup.json, and every cost with them."""
     (setup,) = read(results / "setup.json")
     setup["prices"]["llm"].update(input=0.003, output=0.012)
     write(results / "setup.json", [setup])
@@ -122,7 +122,7 @@ def _no_injections(results: Path) -> None:
 
 
 def _a_method_less(results: Path) -> None:
-    """A baseline that is in the way is dropped, with its files."""
+    """Drop an inconvenient baseline, with its files."""
     (setup,) = read(results / "setup.json")
     setup["methods"].remove("random_router")
     setup["frontier"]["noisy"].pop("random_router")
@@ -133,7 +133,7 @@ def _a_method_less(results: Path) -> None:
 
 
 def _a_task_less(results: Path) -> None:
-    """The task that fails is left out everywhere."""
+    """Leave the failed task out everywhere."""
     (setup,) = read(results / "setup.json")
     gone = setup["tasks"]["noisy"].pop()
     write(results / "setup.json", [setup])
@@ -144,7 +144,7 @@ def _a_task_less(results: Path) -> None:
 
 
 def _another_threshold(results: Path) -> None:
-    """Escalations are moved by a threshold that was chosen afterwards, in decisions and calibration alike."""
+    """Move escalations to a threshold chosen afterwards, in decisions and calibration alike."""
     (calibration,) = read(results / "calibration.json")
     calibration["random_router@main"]["tau"] = 0.999
     write(results / "calibration.json", [calibration])
@@ -157,7 +157,7 @@ def _another_threshold(results: Path) -> None:
 
 
 def _a_rival_that_never_asks(results: Path) -> None:
-    """The coin's threshold becomes 1, and its episodes those of the small policy."""
+    """Set the coin's threshold to 1, and its episodes to those of the small policy."""
     (calibration,) = read(results / "calibration.json")
     for name, record in calibration.items():
         if name.startswith("random_router@"):
@@ -183,7 +183,7 @@ def _a_rival_that_never_asks(results: Path) -> None:
 
 
 def _a_rival_that_seldom_succeeds_in_calibration(results: Path) -> None:
-    """As above, by plays of calibration tasks that are said to have failed, so that another threshold is found."""
+    """As above, by calibration episodes marked as failed, so that another threshold is found."""
 
     def change(episode: dict[str, Any]) -> None:
         episode["success"] = False
@@ -192,7 +192,7 @@ def _a_rival_that_seldom_succeeds_in_calibration(results: Path) -> None:
 
 
 def _an_oracle_of_the_llm(results: Path) -> None:
-    """The upper mark is filled with the episodes of the LLM alone."""
+    """Fill the upper bound with the episodes of the LLM alone."""
     path = results / "episodes" / "noisy" / "oracle_router.jsonl.zst"
     write(path, read(path.with_name("llm_only.jsonl.zst")))
 
@@ -206,7 +206,7 @@ def _an_oracle_of_the_llm(results: Path) -> None:
 
 
 def _an_oracle_and_its_branches(results: Path) -> None:
-    """As above, with branches that say that the small policy fails everywhere and the LLM saves it."""
+    """As above, with branches in which the small policy always fails and the LLM saves the episode."""
     _an_oracle_of_the_llm(results)
     path = results / "branches" / "noisy" / "oracle_router.jsonl.zst"
     own = {episode["episode_id"] for episode in read(path)}
@@ -214,7 +214,7 @@ def _an_oracle_and_its_branches(results: Path) -> None:
 
 
 def _gains_everywhere(results: Path) -> None:
-    """Every branch of the gains succeeds, in its record and in its row."""
+    """Let every branch of the gains succeed, in its record and in its row."""
     for path in files_of(results, "gains"):
         rows = [{**row, "q_llm": 1.0} if row["disagrees"] and row["actor"] == "slm" else row for row in read(path)]
         write(path, rows)
@@ -226,7 +226,7 @@ def _gains_everywhere(results: Path) -> None:
 
 
 def _a_cheaper_calibration(results: Path) -> None:
-    """The point that r2v is said to have been trained to, and every target that follows from it."""
+    """Change the point that r2v was trained to, and every target that follows from it."""
     (calibration,) = read(results / "calibration.json")
     for name, record in calibration.items():
         if name.endswith("@main"):
@@ -247,7 +247,7 @@ def _files_of_other_spellings(results: Path) -> None:
 
 
 def _another_router(results: Path) -> None:
-    """The inputs are said to be those of another stage, and one is taken away."""
+    """Name another stage as the source of the inputs, and remove one."""
     (attempt,) = read(results / "attempt.meta.json")
     attempt["inputs"]["router"]["stage"] = "r2v.stages.evaluate:STAGE"
     del attempt["inputs"]["bc"]
@@ -261,7 +261,7 @@ def _fewer_resamples(results: Path) -> None:
 
 
 def _another_configuration(results: Path) -> None:
-    """Configuration and setup changed alike, with the hash of neither episode nor fingerprint."""
+    """Change configuration and setup alike, but the hash of neither episode nor fingerprint."""
     (config,) = read(results / "config.yaml")
     config["evaluation"]["bootstrap"] = 60
     write(results / "config.yaml", [config])
@@ -271,7 +271,7 @@ def _another_configuration(results: Path) -> None:
 
 
 def _better_table(results: Path) -> None:
-    """A table alone, with its hashes in both manifests."""
+    """Change a table alone, with its hashes in both manifests."""
     path = results / "structured_results" / "main_table.csv"
     rewrite(path, path.read_bytes().replace(b"0.333333", b"0.933333").replace(b",0,", b",1,"))
 
@@ -317,7 +317,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no configuration": (_no_configuration, "config.yaml"),
     "a file more": (_a_file_more, "stray file"),
 }
-"""Lies of more than one leaf: what somebody would do who wants a better number. With each, the word that names it."""
+"""Lies of more than one leaf, by a forger who wants a better number. With each, the word that names it."""
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -376,7 +376,7 @@ def test_an_honest_folder_holds_and_says_what_it_does_not_prove(small_results: P
 
 
 def test_an_honest_folder_without_routers_and_of_wild_samples_holds(micro_run: Path, tmp_path: Path) -> None:
-    """No gains are taken where nothing is routed, and a sample may hold special tokens, which no text shows."""
+    """Without routing there are no gains, and a sample may hold special tokens, which no text shows."""
     project = hard_copy(micro_run, tmp_path / "project")
     small = ("evaluation.num_tasks=3", "evaluation.conditions=[noisy]", "evaluation.budgets=[]")
     wild = ("evaluation.methods=[slm_only,best_of_k]", "inference.temperature=3", "inference.top_p=1.0")
@@ -394,7 +394,7 @@ def test_every_kind_of_record_in_a_results_folder_is_in_the_table(small_results:
 
 
 def test_an_audit_loads_no_torch(small_results: Path) -> None:
-    """Tokens are counted without it, so an audit takes a quarter of the memory and no torch that is broken stops it."""
+    """Tokens are counted without it, so an audit takes a quarter of the memory and works with a broken torch."""
     code = "import sys; from r2v.cli.main import main; code = main(['verify-results', 'results/micro'])"
     shown = (
         "print('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr); sys.exit(code)"

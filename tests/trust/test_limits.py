@@ -1,4 +1,4 @@
-"""An evaluation whose oracle, frontier and gains play fewer tasks than its table: it holds, and says so."""
+"""An evaluation whose oracle, frontier and gains play fewer tasks than its table: it verifies, and states the limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_cell_says_how_many_tasks_it_rests_on(limited: Path) -> None:
 
 
 def test_a_limit_that_was_not_configured_is_found(limited: Path, tmp_path: Path) -> None:
-    """Easy tasks first, and the hard ones left out by a limit: config.yaml knows of none."""
+    """Easy tasks first, and the hard ones left out by a limit that config.yaml does not have."""
     copy = tmp_path / "project"
     hard_copy(limited.parents[1], copy)
     results = copy / "results" / "micro"

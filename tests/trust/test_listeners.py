@@ -35,7 +35,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
 TINY = Path(r2v.__file__).parent / "bundled" / "weights" / "tiny"
 NOBODY = 65534
 PATIENCE = 600.0
-"""Seconds after which a training counts as hanging: it may wait three minutes for a rank that a stranger stands for."""
+"""Seconds after which a training counts as hanging: it may wait three minutes for a rank whose place an attacker has
+taken."""
 STRANGER = f"""
 import os, pickle, socket, struct, sys
 import encodings.idna
@@ -67,7 +68,7 @@ for line in sys.stdin:
         held.append(connection)  # closed, it would be noticed
     print(line.strip(), len(held), flush=True)
 """
-"""Another user of the machine, who is told addresses and sends all that might be taken for more than bytes."""
+"""Another user of the machine, who is given addresses and sends everything that might be read as more than bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class Listener:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A command that was watched: how it ended, its listeners, the ranks' process ids, and what a stranger sent."""
+    """A watched command: its end, its listeners, the ranks' process ids, and the attacker's messages."""
 
     code: int
     error: str
@@ -92,7 +93,7 @@ class Watched:
 
 
 def listening_sockets() -> dict[int, tuple[str, int]]:
-    """Address and port of all of the machine's TCP listeners, by inode."""
+    """Return address and port of all of the machine's TCP listeners, by inode."""
     sockets: dict[int, tuple[str, int]] = {}
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:
@@ -105,8 +106,8 @@ def listening_sockets() -> dict[int, tuple[str, int]]:
 
 
 def new_listeners(seen: set[int], folder: Path) -> list[Listener]:
-    """Those that are not `seen` yet, of the processes that work in a folder; afterwards they are seen, and everybody
-    else's too. A command's processes are no descendants of ours: they are forks of the server in tests/warm."""
+    """Return the listeners that are not in `seen` yet, of the processes that work in a folder; add them, and all
+    others, to it. A command's processes are no descendants of ours: they are forks of the server in tests/warm."""
     sockets = {inode: place for inode, place in listening_sockets().items() if inode not in seen}
     seen |= sockets.keys()
     listeners = []
@@ -124,7 +125,7 @@ def new_listeners(seen: set[int], folder: Path) -> list[Listener]:
 
 @contextmanager
 def stranger(evidence: Path) -> Iterator[subprocess.Popen[str] | None]:
-    """The other user, who is ready; None where we cannot be one."""
+    """Yield the other user, ready; None if we cannot become one."""
     if os.geteuid():
         yield None
         return
@@ -138,10 +139,10 @@ def stranger(evidence: Path) -> Iterator[subprocess.Popen[str] | None]:
 
 
 def watch(folder: Path, *words: str) -> Watched:
-    """Run a command to its end; what listens meanwhile is attacked at once."""
+    """Run a command to its end; attack its listeners at once."""
     evidence, listeners, sent = folder / "executed", list[Listener](), list[str]()
     seen, ranks = set(listening_sockets()), set[int]()
-    # An interface that others reach, as a site may export one.
+    # An interface that other machines reach, as a site may export one.
     interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), other_interface())
     with stranger(evidence) as attacker:
         process, deadline = warm.start(folder, *words, env=interfaces), time.monotonic() + PATIENCE
@@ -172,20 +173,20 @@ def watch(folder: Path, *words: str) -> Watched:
 
 
 def other_interface() -> str:
-    """An interface that is not the loopback, if there is one; else one that there is not."""
+    """Return an interface that is not the loopback, if there is one; else a name without an interface."""
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
     return next((name for name in names if psutil.net_if_stats()[name].isup), "none0")
 
 
 def listed_libraries() -> set[str]:
-    """The libraries whose ports the page lists."""
+    """Return the libraries whose ports the page lists."""
     section = DOCUMENT.read_text().partition("\n## Ports\n")[2].partition("\n## ")[0]
     rows = section.partition("| library |")[2].splitlines()[2:]
     return {row.split("|")[1].split(",")[0].split("(")[0].strip() for row in rows if row.startswith("|")}
 
 
 def require_private(watched: Watched) -> None:
-    """All that listened is gloo's, in two ranks, on the loopback."""
+    """Require that all listeners are gloo's, in two ranks, on the loopback."""
     assert all(ipaddress.ip_address(listener.address).is_loopback for listener in watched.listeners), watched.listeners
     listening = {listener.pid for listener in watched.listeners}
     assert len(listening) == 2 and listening <= watched.ranks and "gloo" in listed_libraries()
@@ -205,7 +206,7 @@ SMALL = {
 
 
 def trained(name: str, micro_run: Path, folder: Path) -> Watched:
-    """A stage of the micro run, made again by two ranks."""
+    """Make a stage of the micro run again, by two ranks."""
     project = hard_copy(micro_run, folder / "project")
     words = (*TRAININGS[name], "--config", str(trust.MICRO), "--overrides", *TWO_RANKS, *SMALL.get(name, ("seed=2",)))
     return watch(project, *words)

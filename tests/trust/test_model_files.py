@@ -1,5 +1,5 @@
-"""A stranger's model: whatever its files hold, it loads as it is or is refused in one line that names it; none of its
-code runs, and no tensor is made up."""
+"""A third party's model: for any contents of its files, it loads unchanged or is refused in one line that names it;
+none of its code runs, and no tensor is invented."""
 
 from __future__ import annotations
 

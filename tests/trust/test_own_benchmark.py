@@ -1,7 +1,5 @@
-"""An audit of results that R2V's own benchmarks and expert have no part in: a benchmark of somebody's own, tasks that
-it holds out, and an LLM behind a provider's API (the emulator's). What is promised of desk is promised here too, under
---trust.
-"""
+"""An audit of results without R2V's own benchmarks and expert: a user's benchmark, its held-out tasks, and an LLM
+behind a provider's API (the emulator's). The promises for desk hold here too, under --trust."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ FILE = "episodes/heldout/llm_only.jsonl.zst"
 
 
 def answer(request: EmulatedRequest) -> str:
-    """A careful reader of labels, behind an API."""
+    """Return the action of a careful reader of labels, behind an API."""
     label = read_label(Request(messages=request.messages, key=()))
     return '{"tool":"scan"}' if label is None else put(label)
 
@@ -143,7 +141,7 @@ def _by_the_small_policy(episode: dict[str, Any]) -> None:
 
 
 def _other_tasks(results: Path) -> None:
-    """The easier tasks of the usual split are played in place of those that are held out."""
+    """Play the easier tasks of the usual split in place of the held-out ones."""
     (setup,) = read(results / "setup.json")
     setup["tasks"]["heldout"] = setup["tasks"]["noisy"]
     write(results / "setup.json", [setup])
@@ -153,7 +151,7 @@ def _other_tasks(results: Path) -> None:
 
 
 def _another_options(results: Path) -> None:
-    """A smaller cart, in configuration and setup alike."""
+    """Make the cart smaller, in configuration and setup alike."""
     (setup,), (config,) = read(results / "setup.json"), read(results / "config.yaml")
     setup["world"]["env"]["options"]["parcels"] = config["env"]["options"]["parcels"] = 1
     write(results / "setup.json", [setup])
@@ -171,7 +169,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a provider's replies as the small policy's": (_of_each(_by_the_small_policy), "action_source"),
     "an easier world": (_another_options, "config_sha256"),
 }
-"""Each with the word that names it."""
+"""Lies, each with the word that names it."""
 
 
 @pytest.mark.parametrize("name", LIES)

@@ -1,4 +1,4 @@
-"""Payloads: what a stranger's folder, configuration, checkpoint or model may hold to be run, and that none of it runs.
+"""Payloads: code in a third party's folder, configuration, checkpoint or model never runs.
 
 Every payload leaves a mark when it runs; no mark may be there, whatever the exit code.
 """
@@ -29,8 +29,8 @@ MODULE = "hostile_module"
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where payloads leave their mark. A module that leaves it when it is imported lies in the folder of the command,
-    which a stranger's folder may well be."""
+    """Yield the path of the payloads' mark. A module that leaves it when imported lies in the folder of the command,
+    which may well be a third party's folder."""
     path = tmp_path / "mark"
     folder = tmp_path / "here"
     package = folder / MODULE
@@ -55,7 +55,7 @@ class Payload:
 
 
 def dotted(mark: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Names of things that a careless reader would import or call, with their arguments."""
+    """Return names that a careless reader would import or call, with their arguments."""
     return [
         (f"{MODULE}:B", {}),
         (f"{MODULE}.deep:B", {}),
@@ -127,7 +127,7 @@ def test_a_category_that_an_episode_names_is_not_imported(mark: Path, small_resu
 
 
 def _outside(results: Path, tmp_path: Path) -> None:
-    """An episodes file that is a link to a file of the reader's own."""
+    """Replace an episodes file by a link to a file of the reader's own."""
     secret = tmp_path / "secret.jsonl"
     path = results / "episodes" / "noisy" / "r2v.jsonl.zst"
     shutil.copy(path, secret)
@@ -159,7 +159,7 @@ def _control(results: Path, tmp_path: Path) -> None:
 
 
 def _way_out(results: Path, tmp_path: Path) -> None:
-    """Names that lead out of the folder, in every place that a path is made of."""
+    """Write names that lead out of the folder, in every field that becomes part of a path."""
     (setup,) = read(results / "setup.json")
     setup["tasks"] = {"../../../../etc": setup["tasks"]["noisy"]}
     write(results / "setup.json", [setup])
@@ -187,7 +187,7 @@ def _title(results: Path, tmp_path: Path) -> None:
 
 
 def _memory(results: Path, tmp_path: Path) -> None:
-    """72 TiB of bootstrap, in setup.json and config.yaml alike."""
+    """Ask for 72 TiB of bootstrap, in setup.json and config.yaml alike."""
     (setup,) = read(results / "setup.json")
     setup["resamples"] = 10**12
     write(results / "setup.json", [setup])
@@ -295,7 +295,7 @@ def test_a_hostile_folder_is_one_line_and_exit_code_3(
 
 
 def run(*words: str) -> tuple[int, str]:
-    """A command in this process: its exit code and its standard error."""
+    """Run a command in this process; return its exit code and its standard error."""
     err = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
         try:
@@ -347,7 +347,7 @@ def test_a_strangers_configuration_runs_nothing_through_the_commands_that_only_r
 
 
 def _planted(folder: Path, mark: Path) -> None:
-    """Every file of a checkpoint or model that some library would unpickle or import, with a payload in it."""
+    """Write every file of a checkpoint or model that some library would unpickle or import, with a payload in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in UNPICKLED:
         with (folder / name).open("wb") as file:

@@ -1,4 +1,5 @@
-"""Looking at a stranger's project runs nothing of his: the table of commands in docs/trust.md, command by command."""
+"""Looking at a third party's project runs none of its code: the table of commands in docs/trust.md, command by
+command."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ PAGE = REPOSITORY / "docs" / "trust.md"
 
 
 def rows() -> dict[str, list[str]]:
-    """Command -> the other cells of its row in the table."""
+    """Return command -> the other cells of its row in the table."""
     table = re.search(r"^\| command \|.*?\n\|[-|]+\n(.*?)\n\n", PAGE.read_text(), re.M | re.S)
     assert table is not None
     cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table[1].splitlines()]
@@ -39,7 +40,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command that there is, with its parser."""
+    """Yield every command with its parser."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below:
         yield name, parser
@@ -100,7 +101,7 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant",
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which every file that can name code names a stranger's."""
+    """Make a project in which every file that can name code names a third party's."""
     folder = tmp_path_factory.mktemp("stranger")
     shutil.copytree(REPOSITORY / "scripts/slurm", folder / "scripts/slurm")
     texts = {
@@ -165,36 +166,36 @@ WORDS: dict[str, tuple[str, ...]] = {
     "swebench install": ("--help",),
     "webarena install": ("--help",),
 }
-"""The words behind a command; none for one that takes none. Those that read no file of a project show their help."""
+"""The words behind a command; none for one that takes none. Commands that read no file of a project show their help."""
 
 WHOLE = {name for name in READING if "--dry-run" in name} | {"config", "stages", "plan", "init", "import", "registry"}
-"""Commands that this project lets come to their end."""
+"""Commands that this project lets finish."""
 
 
 OUTPUT = {"init": ("new",), "export": ("bundle",), "engine install": ("not-an-environment",)}
-"""The output that a command is told here."""
+"""The output folder that a command is given here."""
 HASHES = "cache/r2v/hashes"
-"""What every command may write, the page says, in the cache of a user who has none yet."""
+"""Cache that every command may write, as the page says, for a user who has none yet."""
 LOCAL = {"git", "bash"}
-"""Programs that ask nobody."""
+"""Programs that contact no host."""
 SLURM = {"squeue", "sacct", "sacctmgr", "sinfo", "scontrol", "sbatch", "scancel"}
 _CHANGES = {
     **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"), 0),
     **dict.fromkeys(("os.rename", "os.link", "os.symlink", "shutil.copyfile", "shutil.move"), 1),
 }
-"""Audit event -> which of its arguments is the path that changes."""
+"""Audit event -> index of the argument with the path that changes."""
 
 
 @dataclass
 class Effects:
-    """The paths that this process writes, makes, replaces or removes, and the hosts and programs that it asks."""
+    """The paths that this process writes, makes, replaces or removes, and the hosts and programs that it contacts."""
 
     paths: set[Path] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     watched: bool = False
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event of Python's."""
+        """Record an audit event of Python's."""
         if not self.watched:
             return
         writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -210,7 +211,7 @@ class Effects:
             self.asked.add(Path(os.fsdecode(arguments[0])).name)
 
     def require(self, name: str, folder: Path) -> None:
-        """Hold them to the row of a command that was run in `folder`."""
+        """Compare them with the row of a command that was run in `folder`."""
         _, network, _, writes = ROWS[name]
         named = (*re.findall(r"`([^`]+)`", writes), f"{MODULE}.mark", HASHES, *OUTPUT.get(name, ()))
         allowed, temporary = [folder / path for path in named], Path(tempfile.gettempdir())
@@ -225,12 +226,12 @@ def _is_near(path: Path, allowed: Path) -> bool:
 
 
 _EFFECTS = Effects()
-sys.addaudithook(_EFFECTS.note)  # there is no taking it off again
+sys.addaudithook(_EFFECTS.note)  # an audit hook cannot be removed
 
 
 @contextmanager
 def watched(name: str, folder: Path) -> Iterator[None]:
-    """Hold the effects of the block to the row of a command."""
+    """Compare the effects of the block with the row of a command."""
     _EFFECTS.paths, _EFFECTS.asked, _EFFECTS.watched = set(), set(), True
     try:
         yield
@@ -268,7 +269,8 @@ IMPORTING = ("collect", "run", "train_policy", "ablations", "check-env")
 def test_a_command_that_runs_says_so_and_does(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That the module leaves its mark: without this, the others would hold of a module that nobody can import."""
+    """The module leaves its mark here: without this test, the others would also pass for a module that cannot be
+    imported."""
     module = f"evil_{name.replace('-', '_')}"  # a process announces a module once
     (tmp_path / f"{module}.py").write_text(EVIL)
     (tmp_path / "c.yaml").write_text(CONFIGURATION.replace("evil:", f"{module}:"))
@@ -288,7 +290,7 @@ if ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint
 codes = [main(line.split()) for line in sys.argv[1:]]
 sys.exit(max(codes))
 """
-"""Commands of a user whom another one's files are closed to, root without its powers too."""
+"""Commands of a user without access to another one's files, even for root."""
 NOBODY = 65534
 
 
@@ -324,7 +326,7 @@ def test_a_finished_project_can_be_used_by_who_may_only_read_it(micro_run: Path,
         capture_output=True,
     )
     for folder in folders:
-        folder.chmod(0o755)  # or nobody but root could remove it
+        folder.chmod(0o755)  # or only root could remove it
     assert done.returncode == 0, done.stderr
     assert "stage up to date: stage=collect" in done.stderr and (tmp_path / "mine" / "index.html").exists()
     assert entries() == before

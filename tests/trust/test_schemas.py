@@ -1,6 +1,5 @@
-"""Schemas: each leaf of each JSON file that a run leaves is deleted, given another type, put out of range, made null
-and swapped with another record's, and whoever reads the file names it. Counted by kind.
-"""
+"""Schemas: each leaf of each JSON file of a run is deleted, given another type, put out of range, made null and swapped
+with another record's, and the command that reads the file names it. Counted by kind."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def project(micro_run: Path, tmp_path: Path) -> Path:
 
 
 def alterations(path: Path, how: str, at_most: int) -> Iterator[AlteredLeaf]:
-    """Alter leaves of a file one after the other, and put it back after each."""
+    """Alter leaves of a file one after the other, and restore it after each."""
     content, records = path.read_bytes(), read_records(path)
     index = generator("schema", path.name, how).randrange(len(records)) if records else 0
     paths = list(leaves(records[index])) if records else []
@@ -75,7 +74,7 @@ def alterations(path: Path, how: str, at_most: int) -> Iterator[AlteredLeaf]:
 
 
 def of_kind(project: Path, row: FileKind) -> list[Path]:
-    """Files of a kind that hold JSON: one for each name."""
+    """Return files of a kind that hold JSON: one for each name."""
     found = {
         path.name: path for path, other in files_of(project) if other is row and path.suffix in (".json", ".jsonl")
     }
@@ -83,7 +82,7 @@ def of_kind(project: Path, row: FileKind) -> list[Path]:
 
 
 def volatile(leaf: LeafPath) -> bool:
-    """Whether a leaf says when or where: no content, as long as its type is right."""
+    """True if a leaf is a time or a place: no content, as long as its type is right."""
     return leaf[-1] in VOLATILE
 
 
@@ -115,7 +114,7 @@ def test_no_altered_leaf_of_an_artifact_manifest_is_read(project: Path, how: str
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_an_attempt_is_continued_as_it_was_begun_or_not_at_all(project: Path, how: str) -> None:
-    """Figures come from the inputs themselves; which inputs there must be, the command asks of the table of jobs."""
+    """Figures come from the inputs themselves; the table of jobs gives the required inputs."""
     (folder,) = (project / STORE).glob("bc-*")
     before = attempt_of(folder)
     for one in alterations(folder / "attempt.meta.json", how, 12):

@@ -1,9 +1,9 @@
-"""Lies in a results folder: every leaf of every schema altered, everything that follows made to fit, and verified.
+"""Lies in a results folder: every leaf of every schema is altered, the rest made consistent, and the folder verified.
 
-`--whole-suites` alters every leaf in every way; a draw of them is played otherwise. A lie is named, or its leaf is
-listed in docs/trust.md with the reason why it cannot be proved; what says the same as before is no lie. A listed leaf
-may hold another value that an honest record could hold, and nothing else: another type, a value out of its range or
-a leaf that is not there is named wherever it is.
+`--whole-suites` alters every leaf in every way; otherwise a draw of them is tested. A lie is named, or its leaf is
+listed in docs/trust.md with the reason why it cannot be proved; an alteration without a change of meaning is no lie. A
+listed leaf may hold another value that an honest record could hold, and nothing else: another type, a value out of its
+range or a leaf that is not there is named wherever it is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DRAWN = {"episodes": 2, "setup": 2}
 
 @pytest.fixture(scope="module")
 def leaf_places(small_results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Kind -> leaf pattern -> (file below the folder, record, path)."""
+    """Return kind -> leaf pattern -> (file below the folder, record, path)."""
     results = copy_results(small_results, tmp_path_factory.mktemp("leaves") / "results")
     return {
         kind: {
@@ -58,7 +58,7 @@ def leaf_places(small_results: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def change(operation: str, records: list[Any], index: int, leaf: LeafPath) -> Any:
-    """The record with its leaf altered. Raises LookupError where the operation does not apply to it."""
+    """Return the record with its leaf altered. Raises LookupError if the operation does not apply to it."""
     record = records[index]
     if operation == "swap":
         return swapped(records, index, leaf)
@@ -70,7 +70,7 @@ def change(operation: str, records: list[Any], index: int, leaf: LeafPath) -> An
 
 
 def says_the_same(kind: str, path: Path, before: Any, after: Any) -> bool:
-    """Whether an alteration changed nothing that the file says: a default that was left out, or a runtime key."""
+    """True if an alteration changed nothing in the file's meaning: a default that was left out, or a runtime key."""
     if before == after and repr(before) == repr(after):
         return True
     try:
@@ -86,7 +86,7 @@ def says_the_same(kind: str, path: Path, before: Any, after: Any) -> bool:
 
 
 def changes_what_is_listed(path: Path, before: Any) -> bool:
-    """Whether a configuration is read as another one in listed keys alone, as one without a whole section may be."""
+    """True if a configuration differs from the former one in listed keys alone, as one without a whole section may."""
     try:
         now, was = flat(identity(load(path))), flat(identity(_config(path, before)))
     except UsageError:
@@ -109,7 +109,7 @@ def write_new(path: Path, record: Any) -> None:
 
 
 def names_it(kind: str, pattern: str, name: Path, line: str) -> bool:
-    """Whether the line names the file, the method that it is of, or the field."""
+    """True if the line names the file, its method, or the field."""
     words = {word for word in pattern.split(".") if word != "*"} | {kind, name.name, name.name.partition(".")[0]}
     words |= {"threshold"} if "tau" in words else set()
     return any(word in line for word in words)

@@ -1,4 +1,4 @@
-"""Text from episodes, tags, providers and files reaches terminals, logs and tables as text: nothing in it is obeyed."""
+"""Text from episodes, tags, providers and files reaches terminals, logs and tables as text, without effect."""
 
 from __future__ import annotations
 

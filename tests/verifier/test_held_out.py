@@ -32,7 +32,7 @@ SAID = tuple(
 
 
 def examples_of(count: int) -> list[VerifierExample]:
-    """Two of a task: the teacher's and another."""
+    """Return two examples per task: the teacher's and another."""
     base = toy.example(0, 1.0, [1])
     return [
         replace(base, task_id=f"t{at // 2}", state_id=f"t{at // 2}#0", kind="teacher" if at % 2 else "swapped_argument")
@@ -72,7 +72,7 @@ def test_one_kind_of_actor_has_nothing_to_tell() -> None:
 
 def test_a_verifier_that_reads_the_last_observation_falls_to_chance_without_it() -> None:
     class ReadsIds:
-        """Its feature is the id before the action."""
+        """An encoder whose feature is the id before the action."""
 
         def features(self, rows: list[list[int]]) -> object:
             import torch

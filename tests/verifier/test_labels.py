@@ -99,7 +99,7 @@ def test_states_beyond_saving_teach_nothing() -> None:
 
 
 def test_a_state_beyond_saving_ends_nobody_elses_lesson() -> None:
-    """A state whose expert succeeds in half of its continuations can still be saved, one below that can't."""
+    """A state whose expert succeeds in half of its continuations can still be saved, one below that cannot."""
     doomed, half = executed(expert_outcomes=(0.0, 0.98)), executed(expert_outcomes=(0.0, 1.0), action="b")
     examples, counts = executed_examples([doomed, half, doomed, executed(action="c")])
     assert [example.action for example in examples] == ["b", "c"] and counts == {"kept": 2, "not_savable": 2}
@@ -112,7 +112,7 @@ def test_a_detour_is_worth_less_with_each_step_and_a_short_cut_no_more() -> None
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.93])
 def test_the_label_of_n_continuations_is_binomial(p: float) -> None:
-    """A toy world in which every continuation succeeds with probability p."""
+    """A toy environment in which every continuation succeeds with probability p."""
     outcomes = tuple(uniform("toy-world", str(p), k) < p for k in range(400))
     (example,), _ = executed_examples([executed(outcomes=outcomes)])
     assert abs(example.target - p) <= 3 * (p * (1 - p) / 400) ** 0.5

@@ -1,4 +1,4 @@
-"""Scores of probabilities against values worked out by hand."""
+"""Scores of probabilities, compared with values worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verifier behind a server: the state that the server read, the head that stays here."""
+"""A verifier behind a server: the state that the server computes, and the head that stays local."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_8_bit_moments_are_resumed_too(optimizer: str, tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_costs_updates_and_no_bit(
     damaged: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The newest, or all that are kept."""
+    """The newest checkpoint, or all that are kept."""
     examples = toy.separable(range(200))
     save(trained(examples, tmp_path / "whole", num_epochs=1, save_steps=2), tmp_path / "whole")
     trained(examples, tmp_path / "cut", num_epochs=1, save_steps=2)
@@ -266,7 +266,7 @@ def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None
 
 @pytest.mark.usefixtures("warm_ranks")
 def test_two_ranks_train_what_one_does_and_the_same_after_a_stop(tmp_path: Path) -> None:
-    """In float64, to what the order of a sum changes. Micro-batches are shared: of an odd count one rank has more."""
+    """In float64, up to the order of a sum. Micro-batches are shared: of an odd count one rank has more."""
     launch(2, "-m", two_ranks.__name__, str(tmp_path))
     alone = two_ranks.train_toy(tmp_path / "alone")
     assert json.loads((tmp_path / "losses.json").read_text()) == pytest.approx(alone, rel=1e-9)

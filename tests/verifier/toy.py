@@ -17,7 +17,7 @@ GOOD_WORD = 7
 
 
 def backbone(family: str = "lfm2", seed: int = 0) -> Any:
-    """A random decoder of a few thousand parameters: short convolutions and attention, or attention alone."""
+    """Return a random decoder of a few thousand parameters: short convolutions and attention, or attention alone."""
     from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
     torch.set_num_threads(1)
@@ -37,12 +37,12 @@ def backbone(family: str = "lfm2", seed: int = 0) -> Any:
 
 
 def encode(messages: Sequence[Message], action: str) -> list[int]:
-    """Numbers in the text are the tokens."""
+    """Return the numbers in the text as tokens."""
     return [int(word) for text in (*(m.content for m in messages), action) for word in text.split()]
 
 
 def example(number: int, target: float, action: list[int], split: str = "train") -> VerifierExample:
-    """An example of the toy language: a context of random words, then the action's."""
+    """Return an example of the toy language: a context of random words, then the action's."""
     draw = generator("toy-context", number)
     words = [draw.randrange(10, VOCABULARY) for _ in range(draw.randint(2, 8))]
     return VerifierExample(
@@ -57,7 +57,7 @@ def example(number: int, target: float, action: list[int], split: str = "train")
 
 
 def separable(numbers: range) -> list[VerifierExample]:
-    """Good exactly where the action holds the good word."""
+    """Return examples that are good exactly where the action holds the good word."""
     examples = []
     for number in numbers:
         draw = generator("toy-action", number)
@@ -69,7 +69,7 @@ def separable(numbers: range) -> list[VerifierExample]:
 
 
 def shuffled(numbers: range) -> list[VerifierExample]:
-    """Labels that nothing in the text tells."""
+    """Return examples whose labels do not depend on the text."""
     examples = separable(numbers)
     return [
         example(n, float(generator("toy-label", n).random() < 0.5), [int(w) for w in e.action.split()])
@@ -78,7 +78,7 @@ def shuffled(numbers: range) -> list[VerifierExample]:
 
 
 def phase(**changes: Any) -> Phase:
-    """Training knobs."""
+    """Return training settings with these changes."""
     knobs: dict[str, Any] = {
         "num_epochs": 3,
         "lr": 5e-3,

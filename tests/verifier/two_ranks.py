@@ -1,4 +1,5 @@
-"""What `test_train.py` has a launch of two ranks do: train a toy verifier, twice; the second time cut and taken up."""
+"""Script of the two ranks that `test_train.py` launches: train a toy verifier, twice; the second time stopped and
+resumed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.verifier import toy
 
 
 def train_toy(folder: Path, *, stops: tuple[bool, ...] = ()) -> list[float]:
-    """Seven updates, of which the last has less than a batch for each rank; the losses."""
+    """Train for seven updates, of which the last has less than a batch for each rank; return the losses."""
     asked, model = iter(stops), VerifierModel(toy.backbone().double())
     rows, phase = encoded(toy.separable(range(200)), toy.encode), toy.phase(num_epochs=1, batch_size=24)
     done = train(model, rows, phase, seed=0, folder=folder, stop=lambda: next(asked, False))
@@ -24,7 +25,7 @@ def train_toy(folder: Path, *, stops: tuple[bool, ...] = ()) -> list[float]:
 
 
 def main(folder: Path) -> None:
-    """Both trainings."""
+    """Run both trainings."""
     join("cpu")
     losses = train_toy(folder / "once")
     try:

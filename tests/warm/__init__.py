@@ -1,11 +1,11 @@
 """A Python whose heavy libraries are imported already: seven CPU seconds less for each process that a test starts.
 
-`python()` is typed where `sys.executable` would be. One server a suite imports torch, transformers and the like, and
-forks for each command; a second one, forked from it, has imported this checkout's R2V as well, and serves the commands
-that would import it. A small client stands in for the process: it hands on arguments, folder, environment, limits and
-open files, passes signals on, and ends as the process ends. Killed itself, it takes the process along. The workers of
-the suite are such forks too (`worker_python`). Tests of what an import loads, of PYTHON* variables, and whatever runs
-under Slurm start a real interpreter.
+`python()` replaces `sys.executable`. One server a suite imports torch, transformers and the like, and forks for each
+command; a second one, forked from it, has imported this checkout's R2V as well, and serves the commands that would
+import it. A small client stands in for the process: it hands on arguments, folder, environment, limits and open files,
+passes signals on, and ends as the process ends. Killed itself, it takes the process along. The workers of the suite are
+such forks too (`worker_python`). Tests of imports and of PYTHON* variables, and all jobs under Slurm, start a real
+interpreter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVER = "R2V_WARM_SERVER"
 
 @cache
 def own_folder() -> Path:
-    """Return the folder of this process's clients and of the costs of what they stand for."""
+    """Return the folder of this process's clients and of the CPU costs of their processes."""
     folder = Path(tempfile.mkdtemp(prefix="r2v-warm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -36,7 +36,7 @@ def own_folder() -> Path:
 
 @cache
 def start_server() -> Path:
-    """Return the folder of the server's sockets. The server is the one of the suite, or ends with this process."""
+    """Return the folder of the server's sockets. The server belongs to the suite, or ends with this process."""
     root, _, folder = os.environ.get(SERVER, "").rpartition("=")
     if root == str(ROOT):
         return Path(folder)
@@ -75,24 +75,24 @@ def python() -> str:
 
 
 def login_python() -> str:
-    """Return the executable of a Python that starts at once, and whose children are real interpreters, as the jobs are
-    that a command submits."""
+    """Return the executable of a Python that starts at once, and whose children are real interpreters, as the submitted
+    jobs of a command are."""
     return client("login", sys.executable)
 
 
 def fork_of(process: subprocess.Popen[str]) -> int:
-    """Return the id of the process that a client stands for, which has begun."""
+    """Return the id of the running process behind a client."""
     return int((own_folder() / "forks" / str(process.pid)).read_text())
 
 
 def worker_python() -> str:
-    """Return the executable of a worker of the suite, to whom `sys.executable` is the real one."""
+    """Return the executable of a worker of the suite, whose `sys.executable` is the real one."""
     os.environ[SERVER] = f"{ROOT}={start_server()}"
     return client("worker", sys.executable)
 
 
 def start(folder: Path, *words: str, env: Mapping[str, str | None] = {}) -> subprocess.Popen[str]:
-    """`python -m r2v *words` in a folder. `env` is laid over this process's; None takes a variable away."""
+    """Start `python -m r2v *words` in a folder. `env` is added to this process's; None removes a variable."""
     laid = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
     return subprocess.Popen(
         [python(), "-m", "r2v", *words],
@@ -106,13 +106,13 @@ def start(folder: Path, *words: str, env: Mapping[str, str | None] = {}) -> subp
 
 
 def run(folder: Path, *words: str, env: Mapping[str, str | None] = {}) -> subprocess.CompletedProcess[str]:
-    """The same, until it has ended."""
+    """Run `python -m r2v *words` to its end."""
     process = start(folder, *words, env=env)
     out, err = process.communicate()
     return subprocess.CompletedProcess(["r2v", *words], process.returncode, out, err)
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of the processes that have ended and that this process's clients stood for."""
+    """Return the CPU time of the ended processes behind this process's clients."""
     costs = own_folder() / "costs"
     return sum(map(float, costs.read_text().split())) if costs.exists() else 0.0

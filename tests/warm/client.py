@@ -18,7 +18,7 @@ SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 def main() -> None:
-    """Have the server fork, and be what it forked."""
+    """Have the server fork, and become a client of the fork."""
     plain = len(sys.argv) > 1 and (sys.argv[1] in ("-m", "-c", "-u") or not sys.argv[1].startswith("-"))
     if not plain or COLD & set(os.environ):
         os.execv(REAL, [REAL, *sys.argv[1:]])
@@ -65,7 +65,7 @@ def imports_r2v() -> bool:
 
 
 def answer(connection: socket.socket) -> int:
-    """A number from the server, which may be gone."""
+    """Return a number from the server; exit if it is gone."""
     data = connection.recv(8)
     if not data:
         sys.exit("the server of tests/warm is gone")

@@ -1,4 +1,4 @@
-"""Imports once, forks for each client (see `__init__.py`): python -P server.py FOLDER CHECKOUT"""
+"""Server that imports once and forks for each client (see `__init__.py`): python -P server.py FOLDER CHECKOUT"""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def main(folder: Path, root: Path) -> None:
         name = "r2v"
         import_r2v(root)
     gc.collect()
-    gc.freeze()  # no collection of a fork looks at what is imported here
+    gc.freeze()  # a fork's collections skip everything imported here
     listeners.pop(next(other for other in names if other != name)).close()
     listeners[name].listen(64)
-    Path(f"{folder}/{name}.early").rename(folder / name)  # clients wait until there is such a name
+    Path(f"{folder}/{name}.early").rename(folder / name)  # clients wait for this name
     serve(listeners[name])
 
 
 def import_r2v(root: Path) -> None:
-    """Import every module of the checkout but those that are run as programs, or need what is not installed."""
+    """Import every module of the checkout, except programs and modules whose requirements are not installed."""
     sys.path.insert(0, str(root))
     for path in sorted((root / "r2v").rglob("*.py")):
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
@@ -72,7 +72,7 @@ def import_r2v(root: Path) -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for each connection, tell its client how the process ended, kill what has lost its client."""
+    """Fork for each connection, send its client the exit code of the process, kill processes without a client."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -112,7 +112,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def received(connection: socket.socket, length: int) -> bytes:
-    """Exactly so many bytes."""
+    """Return exactly so many bytes."""
     data = b""
     while len(data) < length:
         data += connection.recv(length - len(data))
@@ -120,7 +120,7 @@ def received(connection: socket.socket, length: int) -> bytes:
 
 
 def reap(clients: dict[int, socket.socket], costs: dict[int, str]) -> None:
-    """Note what ended processes cost, and tell their clients the exit code, or minus the signal."""
+    """Record the CPU cost of ended processes, and send their clients the exit code, or minus the signal."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.wait4(-1, os.WNOHANG))[0]:
             pid, status, usage = ended
@@ -133,7 +133,7 @@ def reap(clients: dict[int, socket.socket], costs: dict[int, str]) -> None:
 
 
 def become(request: dict[str, Any], files: list[int]) -> None:
-    """In the forked process: take the client's place in the world, act, and end."""
+    """In the forked process: take over the client's files, environment and folder, run, and end."""
     for target, file in enumerate(files):
         os.dup2(file, target)
     for file in set(files) - {0, 1, 2}:

@@ -1,4 +1,4 @@
-"""Actions whose own texts look like marks, and texts that were made to break a reader."""
+"""Actions whose own texts look like marks, and texts made to break a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as servers sent them, reported in public: each shape takes another branch of the readers.
+"""Answers of real servers, as reported in public: each shape takes another branch of the readers.
 
 A shape is a line of tests/wire/shapes/*.jsonl with the thread or page that shows it. `reads` is the right reading for
 a user; a field that it leaves out has the value of `_NOTHING`. Texts are shortened, ids and keys are made up.

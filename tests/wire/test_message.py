@@ -70,7 +70,7 @@ def _replies(draw: st.DrawFn) -> WireReply:
 
 
 def _kept(parts: Iterable[Part], wire: str) -> list[tuple[str, ...]]:
-    """What a format holds of a message: Chat has no field for the opaque part of a thought."""
+    """Return the parts of a message that a format keeps: Chat has no field for the opaque part of a thought."""
     kept = list[tuple[str, ...]]()
     for part in parts:
         match part:
@@ -84,7 +84,7 @@ def _kept(parts: Iterable[Part], wire: str) -> list[tuple[str, ...]]:
 
 
 def _written_and_read(reply: WireReply, wire: str) -> tuple[WireReply, WireReply]:
-    """A reply that went over the wire whole, and as a stream."""
+    """Return a reply after its way over the wire, whole and as a stream."""
     if wire == "anthropic":
         return anthropic.read_reply(anthropic.write_reply(reply)), anthropic.read_stream(
             read_events(anthropic.write_stream(reply))
@@ -115,7 +115,7 @@ def test_a_call_of_a_custom_tool_comes_back_where_the_format_has_one(wire: str) 
     for back in _written_and_read(reply, wire):
         (read,) = back.message.calls
         assert (read.name, read.id) == (call.name, call.id)
-        custom = wire != "anthropic"  # which takes objects alone
+        custom = wire != "anthropic"  # it takes objects alone
         assert read.custom == custom
         assert read.arguments == (call.arguments if custom else json.dumps({"arguments": call.arguments}))
 

@@ -143,7 +143,7 @@ def _overrides(values: argparse.Namespace) -> list[str]:
 
 def _run_all_stages(values: argparse.Namespace) -> int:
     """Print the tables of memory and time of all stages of a configuration."""
-    from r2v.memory.stage_table import as_json, plan_stages, stages_report
+    from r2v.memory.report import plan_stages, stages_as_json, stages_report
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
     from r2v.pipeline.plan.benchmark_facts import facts_here
@@ -166,7 +166,11 @@ def _run_all_stages(values: argparse.Namespace) -> int:
         )
         report = stages_report(config, stages)
     refused = [stage.stage for stage in stages if not stage.fits]
-    as_values = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(item) for item in jobs]}
+    as_values = {
+        "stages": stages_as_json(stages),
+        "fits": not refused,
+        "jobs": [dry_run.as_json(item) for item in jobs],
+    }
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
     _print(values, [*report, *times], as_values, refusal if refused else "")
     return 0

@@ -16,9 +16,9 @@ import r2v
 from r2v.data.episode import Tokens
 from r2v.data.interchange.content import normal, text_of
 from r2v.data.interchange.conversation import Conversation, words_of
-from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, object_of, require
+from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, require
 from r2v.data.tools import chat_tools
-from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall, ToolResult
+from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall, ToolResult, mapping
 
 ATIF_VERSION = "ATIF-v1.7"
 _READ = re.compile(r"ATIF-v1\.[0-7]")
@@ -43,7 +43,7 @@ def from_atif(record: Any) -> Conversation:
         if own and (step.get("is_copied_context") is True or step.get("llm_call_count") == 0):
             copied.append(len(messages))
         messages += [*own, *_results(step.get("observation"), f"{where}: observation")]
-    metrics, extra = object_of(record.get("final_metrics")), object_of(record.get("extra"))
+    metrics, extra = mapping(record.get("final_metrics")), mapping(record.get("extra"))
     tools = require(agent.get("tool_definitions") or [], list, "agent: tool_definitions")
     return Conversation(
         messages=normal(("steps", message) for message in messages),
@@ -140,15 +140,5 @@ def _add_step(steps: list[dict[str, Any]], message: Message, copied: bool) -> No
     step: dict[str, Any] = {"source": "agent", "message": words_of(message)}
     thought = {"reasoning_content": message.thought} if message.thought else {}
     mark = {"is_copied_context": True} if copied else {}
-    calls = [_call_record(call) for call in message.calls]
+    calls = [{"tool_call_id": call.id, "function_name": call.name, "arguments": call.object} for call in message.calls]
     steps.append(step | thought | mark | ({"tool_calls": calls} if calls else {}))
-
-
-def _call_record(call: ToolCall) -> dict[str, Any]:
-    """Return a call with its arguments as an object, as ATIF requires; other text becomes the field `arguments`."""
-    try:
-        parsed = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        parsed = call.arguments
-    arguments = parsed if isinstance(parsed, dict) else {"arguments": parsed}
-    return {"tool_call_id": call.id, "function_name": call.name, "arguments": arguments}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, TypeVar
 
 from r2v.data.interchange.fields import BadRecord, parsed, require
@@ -25,9 +26,9 @@ _THOUGHTS = "thinking_blocks"
 """LiteLLM's field for thoughts with their providers' signatures."""
 
 
-def read_messages(listed: Sequence[Any], name: str = "message") -> tuple[Message, ...]:
+def read_messages(listed: Sequence[Any]) -> tuple[Message, ...]:
     """Return messages of Chat Completions or Anthropic's Messages. Raise BadRecord for other values."""
-    return normal((f"{name} {number}", read_message(value, f"{name} {number}")) for number, value in enumerate(listed))
+    return normal((f"message {n}", read_message(value, f"message {n}")) for n, value in enumerate(listed))
 
 
 def read_message(value: Any, where: str) -> Message:
@@ -61,16 +62,13 @@ def normal(messages: Iterable[Placed]) -> tuple[Message, ...]:
 
 def joined(messages: Iterable[Placed]) -> Iterator[Placed]:
     """Yield the messages with consecutive ones of the assistant joined: formats of items list its parts one by one."""
-    last: Placed | None = None
-    for where, message in messages:
-        if last is not None and last[1].role == message.role == "assistant":
-            last = (last[0], replace(last[1], content=last[1].parts + message.parts))
+    for role, group in groupby(messages, key=lambda placed: placed[1].role):
+        if role != "assistant":
+            yield from group
             continue
-        if last is not None:
-            yield last
-        last = (where, message)
-    if last is not None:
-        yield last
+        placed = list(group)
+        where, first = placed[0]
+        yield where, replace(first, content=tuple(part for _, message in placed for part in message.parts))
 
 
 def _split(message: Message, where: str) -> Iterator[Message]:

@@ -52,7 +52,6 @@ def export_trajectories(episodes: Iterable[Episode], output: Path, format: Expor
         raise EmptyResult(f"{output}: there is no episode to export")
     whole = chain([first], following)
     if format != "atif":
-        output.parent.mkdir(parents=True, exist_ok=True)
         if format == "episodes":
             return write_episodes(output, whole)
         return write_lines(output, (to_line(message_record(e, tools_of(e.metadata.run_id))) for e in whole))

@@ -37,11 +37,6 @@ def parsed(value: Any, name: str) -> Any:
         raise BadRecord(f"{name}: text that is no JSON ({error})") from None
 
 
-def object_of(value: Any) -> Mapping[str, Any]:
-    """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
-
-
 def first_text(record: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """Return the first of these fields with text or a whole number, as text, or None."""
     values = (str(value) if type(value) is int else value for value in map(record.get, names))

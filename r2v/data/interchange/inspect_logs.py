@@ -8,9 +8,10 @@ from typing import Any
 from r2v.data.episode import Tokens
 from r2v.data.interchange.content import read_messages
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, amount, common_outcome, first_text, object_of, outcome_of, require
+from r2v.data.interchange.fields import BadRecord, amount, common_outcome, first_text, outcome_of, require
 from r2v.data.tools import chat_tools
 from r2v.wire import chat
+from r2v.wire.message import mapping
 
 _ATTACHED = "attachment://"
 
@@ -33,19 +34,19 @@ def samples_of(value: dict[str, Any]) -> Iterator[Any]:
 def from_inspect(record: Any) -> Conversation:
     """Return a sample as a conversation, with an outcome if its scores agree. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
-    held = object_of(about.get("attachments"))
+    held = mapping(about.get("attachments"))
     listed = _attached(require(about.get("messages"), list, "messages"), held)
-    events = map(object_of, require(about.get("events") or [], list, "events"))
+    events = map(mapping, require(about.get("events") or [], list, "events"))
     offered = (event["tools"] for event in events if event.get("event") == "model" and event.get("tools"))
     tools = require(_attached(next(offered, []), held), list, "tools")
-    scores = object_of(about.get("scores"))
-    used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
+    scores = mapping(about.get("scores"))
+    used = [mapping(usage) for usage in mapping(about.get("model_usage")).values()]
     return Conversation(
         messages=read_messages([_message(value, f"message {n}") for n, value in enumerate(listed)]),
         tools=chat_tools(tool for tool in tools if isinstance(tool, dict)),
         task_id=first_text(about, ("id",)),
-        model=first_text(object_of(about.get("eval")), ("model",)),
-        outcome=common_outcome(outcome_of(object_of(score).get("value"), name) for name, score in scores.items()),
+        model=first_text(mapping(about.get("eval")), ("model",)),
+        outcome=common_outcome(outcome_of(mapping(score).get("value"), name) for name, score in scores.items()),
         tokens=Tokens(
             llm_in=int(sum(amount(usage.get("input_tokens")) for usage in used)),
             llm_out=int(sum(amount(usage.get("output_tokens")) for usage in used)),

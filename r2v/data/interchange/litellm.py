@@ -14,12 +14,12 @@ from typing import Any
 
 from r2v.data.interchange.content import as_read, joined, normal, read_messages
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require, tokens_of
+from r2v.data.interchange.fields import BadRecord, amount, parsed, require, tokens_of
 from r2v.data.interchange.messages import about_of, system_of
 from r2v.data.interchange.responses import is_items, read_items
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireReply
-from r2v.wire.message import Message
+from r2v.wire.message import Message, mapping
 
 _READERS: dict[str, Callable[[Any], WireReply]] = {
     "choices": chat.read_reply,
@@ -35,7 +35,7 @@ def from_litellm(record: Any) -> Conversation:
     request = _request(about)
     listed = parsed(about.get("messages"), "messages")
     reply = _reply(parsed(about.get("response"), "response"))
-    offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
+    offered = mapping(about.get("model_parameters")).get("tools") or request.get("tools")
     talk = exchange(request, reply, {**about, "tools": about.get("tools") or offered}, listed)
     spend, last = about.get("spend", about.get("response_cost")), len(talk.messages) - 1
     usd = tuple(amount(spend) if index == last and spend is not None else None for index in talk.places)
@@ -99,8 +99,8 @@ def asked(request: Mapping[str, Any], messages: Any = None) -> tuple[Message, ..
 def _request(about: dict[str, Any]) -> Mapping[str, Any]:
     """Return the body of the request as logged by the caller or the proxy."""
     for name in ("request", "proxy_server_request"):
-        if body := object_of(parsed(about.get(name), name)):
-            return object_of(body.get("body")) or body
+        if body := mapping(parsed(about.get(name), name)):
+            return mapping(body.get("body")) or body
     return {}
 
 

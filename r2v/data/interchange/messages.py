@@ -13,9 +13,9 @@ from typing import Any
 
 from r2v.data.interchange.content import read_messages, text_of, write_message
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import claimed_outcome, first_text, object_of, parsed, require
+from r2v.data.interchange.fields import claimed_outcome, first_text, parsed, require
 from r2v.data.tools import chat_tools
-from r2v.wire.message import Message
+from r2v.wire.message import Message, mapping
 
 _OURS = "r2v"
 """Field of a record written by R2V: the goal, if an environment's first page follows it, and the indices of copied
@@ -33,7 +33,7 @@ def from_messages(record: Any) -> Conversation:
     """Return a record as a conversation. Raise BadRecord for other records."""
     about = record if isinstance(record, dict) else {"messages": record}
     messages = read_messages(require(parsed(about.get("messages"), "messages"), list, "messages"))
-    ours = object_of(about.get(_OURS))
+    ours = mapping(about.get(_OURS))
     copied = ours.get("copied")
     return Conversation(
         messages=(*system_of(about.get("system")), *_parted(messages, ours.get("goal"))),

@@ -11,11 +11,11 @@ from typing import Any
 
 from r2v.data.interchange.content import Placed, as_read, joined, normal
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import object_of, parsed, require
+from r2v.data.interchange.fields import parsed, require
 from r2v.data.interchange.messages import about_of, system_of
 from r2v.data.tools import chat_tools
 from r2v.wire import responses
-from r2v.wire.message import Message, ToolCall
+from r2v.wire.message import Message, ToolCall, mapping
 
 _ADDED_TOOLS = "additional_tools"
 _SKIPPED = (_ADDED_TOOLS, "ghost_snapshot", "compaction", "compaction_trigger", "context_compaction")
@@ -43,7 +43,7 @@ def from_responses(record: Any) -> Conversation:
     given = [{"role": "user", "content": given}] if isinstance(given, str) else require(given, list, "input")
     items = [*given, *require(parsed(about.get("output"), "output") or [], list, "output")]
     fields = about_of(about)
-    for item in map(object_of, items):
+    for item in map(mapping, items):
         if item.get("type") == _ADDED_TOOLS:
             tools = require(item.get("tools") or [], list, f"{_ADDED_TOOLS}: tools")
             fields["tools"] += chat_tools(tool for tool in tools if isinstance(tool, dict))

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from r2v.data.interchange.content import read_messages
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, object_of, parsed, require
+from r2v.data.interchange.fields import BadRecord, parsed, require
 from r2v.data.interchange.messages import about_of, system_of
 from r2v.wire import chat
+from r2v.wire.message import mapping
 
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -35,7 +36,7 @@ def from_completion(record: Any) -> Conversation:
     """Return a prompt and its completion as a conversation. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     listed = [*_messages(about.get("prompt"), "user"), *_messages(about.get("completion"), "assistant")]
-    tools = about.get("tools") or about.get("tool_defs") or object_of(about.get("info")).get("oai_tools")
+    tools = about.get("tools") or about.get("tool_defs") or mapping(about.get("info")).get("oai_tools")
     return Conversation(messages=read_messages(listed), **about_of({**about, "tools": tools}))
 
 

@@ -18,14 +18,14 @@ from typing import Any
 
 from r2v.data.episode import Tokens
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
+from r2v.data.interchange.fields import BadRecord, amount, parsed, require
 from r2v.data.interchange.litellm import asked, exchange
 from r2v.log import logger
 from r2v.storage.compression import CutShort, lines_of
 from r2v.storage.paths import SESSIONS, TRAFFIC
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.canonical import canonical
 from r2v.wire.exchange import WireReply
+from r2v.wire.message import canonical, mapping
 from r2v.wire.sse import read_events
 
 _FORMATS = {"chat": chat, "responses": responses, "messages": anthropic}
@@ -129,7 +129,7 @@ def from_served(record: Any) -> Conversation:
         if number < len(usd):
             usd[number] = turn["usd"]
             small |= {places[number]} if turn.get("source") == "small" else set()
-        counts = object_of(turn["tokens"])
+        counts = mapping(turn["tokens"])
         cached, output = int(counts.get("cached", 0)), int(counts.get("output", 0))
         tokens += Tokens(llm_in=sum(counts.values()) - output, llm_out=output, llm_cached=cached)
     outcome = record.outcome

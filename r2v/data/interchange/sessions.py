@@ -16,11 +16,11 @@ from typing import Any
 from r2v.data.episode import Tokens
 from r2v.data.interchange.content import Placed, normal, read_message
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, first_text, object_of, tokens_of
+from r2v.data.interchange.fields import BadRecord, first_text, tokens_of
 from r2v.data.interchange.messages import system_of
 from r2v.data.interchange.responses import read_items
 from r2v.wire.exchange import TokenUsage, usage_of
-from r2v.wire.message import Message
+from r2v.wire.message import Message, mapping
 
 Event = tuple[str, dict[str, Any]]
 """(file and line, its object)."""
@@ -73,8 +73,8 @@ def from_claude_code(record: Any) -> Conversation:
     usages: dict[str, TokenUsage | None] = {}
     models: list[str] = []
     for location, event in _active(record.events):
-        value, where = object_of(event.get("message")), f"line {location.rpartition(':')[2]}"
-        attached = object_of(event.get("attachment"))
+        value, where = mapping(event.get("message")), f"line {location.rpartition(':')[2]}"
+        attached = mapping(event.get("attachment"))
         if attached.get("type") == "queued_command":  # typed while the model worked
             value = {"role": "user", "content": attached.get("prompt")}
         elif event["type"] not in ("user", "assistant"):
@@ -123,12 +123,12 @@ def _active(events: tuple[Event, ...]) -> Iterator[Event]:
 
 
 def _reply(event: Mapping[str, Any]) -> str | None:
-    return first_text(object_of(event.get("message")), ("id",))
+    return first_text(mapping(event.get("message")), ("id",))
 
 
 def _answers(event: Mapping[str, Any]) -> bool:
-    content = object_of(event.get("message")).get("content")
-    return isinstance(content, list) and any("tool_use_id" in object_of(block) for block in content)
+    content = mapping(event.get("message")).get("content")
+    return isinstance(content, list) and any("tool_use_id" in mapping(block) for block in content)
 
 
 def from_codex(record: Any) -> Conversation:
@@ -145,13 +145,13 @@ def from_codex(record: Any) -> Conversation:
             items.append((where, _own(payload, spoken)))
         elif kind == "session_meta":
             base = payload.get("base_instructions") or payload.get("instructions")
-            system = system or system_of(object_of(base).get("text") if isinstance(base, dict) else base)
+            system = system or system_of(mapping(base).get("text") if isinstance(base, dict) else base)
         elif kind == "turn_context":
             model = model or first_text(payload, ("model",))
         elif kind == "compacted" and payload.get("message"):
             items.append((where, {"role": "user", "content": payload["message"]}))
         elif kind == "event_msg":
-            usage = object_of(payload.get("info")).get("total_token_usage") or usage
+            usage = mapping(payload.get("info")).get("total_token_usage") or usage
         elif "role" in payload:
             raise BadRecord(f"{where}: a message in a line of type {kind!r:.40}")
     return Conversation(messages=(*system, *read_items(items)), model=model, tokens=tokens_of(usage_of(usage)))
@@ -169,5 +169,5 @@ def _own(item: dict[str, Any], spoken: tuple[str, ...]) -> dict[str, Any]:
     if item.get("role") != "user" or not spoken:
         return item
     parts = item.get("content")
-    texts = [str(object_of(part).get("text") or "") for part in parts] if isinstance(parts, list) else [str(parts)]
+    texts = [str(mapping(part).get("text") or "") for part in parts] if isinstance(parts, list) else [str(parts)]
     return item if any(text.startswith(spoken) for text in texts) else {**item, "role": "developer"}

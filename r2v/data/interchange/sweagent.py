@@ -12,7 +12,8 @@ from typing import Any
 from r2v.data.episode import Tokens
 from r2v.data.interchange.content import read_messages
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, object_of, require
+from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, require
+from r2v.wire.message import mapping
 
 
 def is_sweagent(record: Any) -> bool:
@@ -26,8 +27,8 @@ def is_sweagent(record: Any) -> bool:
 def from_sweagent(record: Any) -> Conversation:
     """Return a record as a conversation. Raise BadRecord for other records."""
     fields = require(record, dict, "the record")
-    info = object_of(fields.get("info"))
-    stats = object_of(info.get("model_stats"))
+    info = mapping(fields.get("info"))
+    stats = mapping(info.get("model_stats"))
     history = [
         message for message in require(fields.get("history") or [], list, "history") if not _is_demonstration(message)
     ]

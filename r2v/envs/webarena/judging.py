@@ -24,9 +24,9 @@ from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import ProjectSession
 from r2v.llm.providers.provider_requests import make_request, reply_key
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.providers.replies import reply_of
 from r2v.llm.providers.spending.project import ProjectLedger, Replies
 from r2v.llm.providers.teacher import asked_rate
+from r2v.llm.providers.verdicts import reply_of
 from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from r2v.storage.paths import REPLIES

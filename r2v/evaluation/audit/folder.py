@@ -19,11 +19,10 @@ from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.settings import EVALUATE_STAGE
 from r2v.storage.artifact import ATTEMPT
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, plain_files, read_artifact_manifest
 from r2v.storage.compression import LINES, lines_of
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import CONFIGURATION
-from r2v.storage.untrusted import plain_files
 
 T = TypeVar("T")
 

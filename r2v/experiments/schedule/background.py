@@ -3,10 +3,6 @@
     logs/background/<name>_<time>/background.json     command, process and start time
     logs/background/<name>_<time>/nohup.log           output
 
-    launched = launch(["python", "-m", "r2v", "experiments", "run", "--exp", SPEC], name="lr_sweep")
-    for run in background_runs(): print(run.id, run.state)
-    stop(run)
-
 A run leads its own session, so that closing the terminal does not end it. It is identified by process id, start time
 and machine, so that a later process with the same id is never mistaken for it.
 """
@@ -73,7 +69,9 @@ class BackgroundRun:
         if code is not None:
             return "completed" if code == 0 else "stopped" if code in _STOPPED else "failed"
         alive = self.owner.lives
-        return "running" if alive else "elsewhere" if alive is None and self.owner.host != _host() else "killed"
+        if alive is None and self.owner.host != Owner.here().host:
+            return "elsewhere"
+        return "running" if alive else "killed"
 
 
 def launch(command: Sequence[str], *, name: str, spec: Path | None = None) -> BackgroundRun:
@@ -149,10 +147,6 @@ def _read(path: Path) -> BackgroundRun:
     if run.id != path.parent.name or not isinstance(run.process, str):
         raise InputError(f"{path} is damaged: it is of {shown(str(run.id))}; {_REMEDY}")
     return run
-
-
-def _host() -> str:
-    return Owner.here().host
 
 
 def lines() -> list[str]:

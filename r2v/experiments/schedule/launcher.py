@@ -1,9 +1,5 @@
 """Launcher: processes that outlive their parent and leave their return code in a file.
 
-    started = start_process(words_of(spec, run), run_dir / OUTPUT, environment)
-    started.go()                                    # once it is recorded
-    while (end := started.look()) is None: ...
-
 A shell waits for one line before it starts the command. The caller sends it after recording the process, so that an
 unrecorded process never begins. When the command ends, the shell writes its return code into the folder. A restarted
 orchestrator reads the results of its runs there and waits for those still running instead of starting them twice.

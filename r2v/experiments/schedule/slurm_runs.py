@@ -1,10 +1,5 @@
 """Slurm runs: runs of an experiment as jobs, or chains of jobs, in the queue.
 
-    looks = SlurmLooks()
-    active = submitted_run(folder, spec, run, looks)     # a chain for a stage of the pipeline, else one job
-    active.go()                                          # submits it unless it is in the queue
-    while (end := active.look()) is None: ...
-
 A run over a stage is its own chain, named by its prefix and submitted as by `r2v run_all`: a job shared with another
 chain of the checkout is submitted once, failures are healed, and figures are read from the published results. A run of
 a command or a simulation is one job, identified by its comment; it claims its folder by a symbolic link with its id, so
@@ -27,8 +22,7 @@ from typing import TYPE_CHECKING
 from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
 from r2v.experiments.records import OUTPUT, RETURN_CODE, SPEC_COPY, RunRecord, chosen, read_record, write_record
 from r2v.experiments.schedule.launcher import RUN_DIR, RunEnd, left_code, words_of
-from r2v.experiments.specification.resources import job_resources
-from r2v.experiments.specification.spec import ExperimentSpec, read_spec
+from r2v.experiments.specification.spec import ExperimentSpec, job_resources, read_spec
 from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import logger

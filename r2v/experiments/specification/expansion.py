@@ -1,8 +1,5 @@
 """Expansion: the points of a specification, each with its resolved configuration, checked before anything runs.
 
-    for point in expand(read_spec(path)):
-        point.run, point.values, point.text        # run_001, {"lr": 0.001}, the configuration as the run reads it
-
 The grid is the full product of the sweep's keys, the groups of `zip` and the seeds, in the order of the file. A key
 without a dot replaces the whole key, a dotted one the named value within it. Points with equal configurations are
 merged. The identity of a point is the hash of its program and its resolved configuration, by which other experiments
@@ -50,11 +47,6 @@ class Point:
         """Swept values."""
         return {key: plain(value) for key, value in self.written.items()}
 
-    @property
-    def label(self) -> str:
-        """Swept values as text; for a point from `configs`, its file."""
-        return label_of(self.values, self.seed) or str(self.base)
-
 
 def label_of(values: dict[str, Any], seed: int | None = None) -> str:
     """Return values and seed as `key=value` words."""
@@ -71,7 +63,7 @@ def expand(spec: ExperimentSpec) -> list[Point]:
     for number, (base, written, seed) in enumerate(_drawn(spec), start=1):
         run = f"run_{number:03d}"
         try:
-            tree = _overlaid(spec, base, written, seed)
+            tree = _overlaid(spec, _base(base), written, seed)
             values = plain(tree) if spec.checks else {}
             for check in spec.checks:
                 if not holds(check, values):
@@ -96,7 +88,7 @@ def expand(spec: ExperimentSpec) -> list[Point]:
 
 def with_value(spec: ExperimentSpec, point: Point, key: str, value: Any, run: str) -> Point:
     """Return the point with one more key set, for a rung of early stopping. Raise UsageError as `expand` does."""
-    tree = _overlaid(spec, point.base, point.written, point.seed)
+    tree = _overlaid(spec, _base(point.base), point.written, point.seed)
     assign(tree, key, copy.deepcopy(value))
     text, content = _resolver(spec)(tree)
     return replace(point, run=run, text=text, identity=json_sha256(content))
@@ -129,22 +121,16 @@ def _drawn(spec: ExperimentSpec) -> Iterator[Drawn]:
         axes.append([dict(zip(group, values, strict=True)) for values in zip(*group.values(), strict=True)])
     for parts in itertools.product(*axes):
         values = {key: value for part in parts for key, value in part.items()}
-        whole = plain(_overlaid_tree(spec, base, values, None))
+        whole = plain(_overlaid(spec, base, values, None))
         values = {key: value for key, value in values.items() if matches(spec.when.get(key, {}), whole)}
-        whole = _overlaid_tree(spec, base, values, None)
+        whole = _overlaid(spec, base, values, None)
         for seed in seeds:
-            seeded = plain(_overlaid_tree(spec, whole, {}, seed) if seed is not None else whole)
+            seeded = plain(_overlaid(spec, whole, {}, seed) if seed is not None else whole)
             if not any(matches(condition, seeded) for condition in spec.exclude):
                 yield spec.base_config, values, seed
 
 
-def _overlaid(spec: ExperimentSpec, path: Path, values: dict[str, Any], seed: int | None) -> dict[str, Any]:
-    return _overlaid_tree(spec, _base(path), values, seed)
-
-
-def _overlaid_tree(
-    spec: ExperimentSpec, base: dict[str, Any], values: dict[str, Any], seed: int | None
-) -> dict[str, Any]:
+def _overlaid(spec: ExperimentSpec, base: dict[str, Any], values: dict[str, Any], seed: int | None) -> dict[str, Any]:
     """Return the configuration tree; precedence: base < fixed_overrides < sweep < seed."""
     tree = copy.deepcopy(base)
     for key, value in {**spec.fixed_overrides, **values}.items():

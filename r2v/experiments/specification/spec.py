@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from r2v.config.yaml_text import Document, as_type, plain, read_file
 from r2v.constraints import LARGEST_SEED, shown
 from r2v.errors import InputError, UsageError, nearest
 from r2v.experiments.specification.asha_rule import AshaRule, asha_rule
 from r2v.experiments.specification.conditions import require_check
-from r2v.experiments.specification.resources import resources_of
 from r2v.log import logger
 from r2v.pipeline.jobs import COMMANDS
 from r2v.storage.files import content_sha256
 from r2v.storage.paths import CONFIGS
+
+if TYPE_CHECKING:
+    from r2v.slurm.site.headers import Resources
+
 
 Mode = Literal["training", "simulation"]
 Goal = Literal["max", "min"]
@@ -308,3 +312,35 @@ def _require_consistent(spec: ExperimentSpec) -> None:
             tree.refuse(f"is no swept key; {nearest(key, swept) if swept else 'there is none'}", "when", key)
     if spec.asha is not None and spec.asha.resource in swept:
         tree.refuse("the resource cannot be swept as well", "asha", "resource")
+
+
+def resources_of(tree: Document) -> dict[str, str]:
+    """Return the directives of a specification, possibly none. Raise UsageError with the line of a mistake."""
+    from r2v.slurm.site.directives import check
+
+    values = tree.value.get("resources", {})
+    if not isinstance(values, dict):
+        tree.refuse(f"must be sbatch's options with values, got {shown(str(values))}", "resources")
+    if values and "command" not in tree.value and tree.value.get("mode") == "training":
+        tree.refuse("is for a command or a simulation; a stage asks what the header of its script says", "resources")
+    return {name: _directive(tree, name, value, check) for name, value in values.items()}
+
+
+def _directive(tree: Document, name: str, value: Any, check: Any) -> str:
+    """Return a directive's text, "" for a flag such as `exclusive: true`."""
+    flag = plain(value)
+    text = "" if flag is True else str(value)
+    if isinstance(value, (dict, list)) or flag is False or flag is None:
+        tree.refuse(f"must be a text or a number, got {shown(str(value))}", "resources", name)
+    try:
+        check(name, text, "")
+    except UsageError as error:
+        tree.refuse(str(error), "resources", name)
+    return text
+
+
+def job_resources(directives: Mapping[str, str]) -> Resources:
+    """Return the resources of a run's job: those of jobs without a GPU, overridden by these directives."""
+    from r2v.slurm.site import requests
+
+    return requests.of_job(Path(), requests.CPU_SCRIPT, "").merged(directives)

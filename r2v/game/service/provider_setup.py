@@ -90,9 +90,8 @@ def _remote(
         dispatch.project,
         payer=dispatch.folder,
         scope={"provider": agent.provider, "model": rate.model},
-        adopt=adopt,
+        adopt=None if budget is None else adopt,
         budget=budget,
-        alone=budget is None,
         numbered=False,
     )
     scope = {"game": dispatch.run, **agent.settings()}

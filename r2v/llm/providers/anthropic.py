@@ -35,7 +35,7 @@ from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.verdicts import anthropic_line, read_line
 from r2v.llm.types import Request
 from r2v.wire import anthropic as messages
-from r2v.wire.text import sendable_json
+from r2v.wire.message import sendable_json
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

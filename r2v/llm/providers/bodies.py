@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from r2v.data.action import parse_action
-from r2v.llm.providers.action_schema import action_schema, parameters_of
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.registry.shape import Actions, RequestShape
 from r2v.llm.types import Request
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireRequest
-from r2v.wire.message import Message, TextPart, ToolCall, ToolResult, ToolSpec
-from r2v.wire.text import sendable, visible
+from r2v.wire.message import Message, TextPart, ToolCall, ToolResult, ToolSpec, sendable, visible
 
 REPLY_FORMAT = (
     "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
@@ -74,27 +72,16 @@ def turns(request: Request, shape: RequestShape) -> tuple[Message, ...]:
     return tuple(_joined(plain)) if shape.in_turn else tuple(plain)
 
 
-def _is_native(request: Request, shape: RequestShape) -> bool:
-    return bool(request.tools) and shape.actions == "tools"
-
-
 def has_neighbours(request: Request, shape: RequestShape) -> bool:
     """True if a request's body holds two messages of one side in a row, which some servers refuse."""
     sides = [message.role == "assistant" for message in request.messages if message.role != "system"]
-    return not _is_native(request, shape) and any(side == following for side, following in itertools.pairwise(sides))
+    is_native = bool(request.tools) and shape.actions == "tools"
+    return not is_native and any(side == following for side, following in itertools.pairwise(sides))
 
 
 def _joined(messages: Sequence[Message]) -> Iterator[Message]:
-    held: Message | None = None
-    for message in messages:
-        if held is not None and held.role == message.role:
-            held = replace(held, content=f"{held.text}\n\n{message.text}")
-            continue
-        if held is not None:
-            yield held
-        held = message
-    if held is not None:
-        yield held
+    for role, group in itertools.groupby(messages, key=lambda message: message.role):
+        yield Message(role=role, content="\n\n".join(message.text for message in group))
 
 
 def _native(messages: Sequence[Message]) -> list[Message]:
@@ -220,3 +207,55 @@ def _sampling(rate: Rate, request: Request) -> Json:
     if not rate.shape.temperature:
         return {}
     return {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})
+
+
+def parameters_of(tool: ToolSpec) -> dict[str, Any]:
+    """Return the schema of a tool's arguments without R2V's own keywords (`x-free`), which providers refuse."""
+    schema: Json = _plain(tool.parameters or {"type": "object", "properties": {}})
+    return schema
+
+
+def _plain(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return {key: _plain(value) for key, value in schema.items() if not str(key).startswith("x-")}
+    return [_plain(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def action_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """Return the schema of {"action": a call of one of the tools} for strict structured output: every property is
+    required and no other is allowed, so an optional argument may be null instead."""
+    return _object({"action": {"anyOf": [_call_schema(tool) for tool in tools]}})
+
+
+def _call_schema(tool: ToolSpec) -> dict[str, Any]:
+    schema = parameters_of(tool)
+    required = schema.get("required", ())
+    properties: dict[str, Any] = {"tool": {"type": "string", "enum": [tool.name]}}
+    for name, value in schema.get("properties", {}).items():
+        strict = _strict(value)
+        # strict output has no optional properties; null is dropped again where the action is read
+        properties[name] = strict if name in required else {"anyOf": [strict, {"type": "null"}]}
+    return _object(properties)
+
+
+def _strict(schema: Any) -> Any:
+    """Return a schema whose objects are all closed, with every property required."""
+    if not isinstance(schema, Mapping):
+        return schema
+    inner: dict[str, Any] = {
+        key: [_strict(item) for item in value] if key == "anyOf" else value for key, value in schema.items()
+    }
+    if "items" in inner:
+        inner["items"] = _strict(schema["items"])
+    if inner.get("type") == "object":
+        inner |= _object({name: _strict(value) for name, value in schema.get("properties", {}).items()})
+    return inner
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -9,13 +9,13 @@ but not sent in a batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from r2v.errors import LeaseConflict
-from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import Spawn, WallClock
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, reply_key
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_view import JournalView
@@ -174,7 +174,7 @@ class Claims:
                     elif asking is None:  # refused, released or lost there: claimed anew
                         self.submit([request])
                     elif not asking.alive and asking.folder not in adopting:
-                        adopting[asking.folder] = self._begin(self._collect(asking))
+                        adopting[asking.folder] = asyncio.create_task(self._collect(asking))
                 for folder, task in list(adopting.items()):
                     if task.done():
                         del adopting[folder]
@@ -184,9 +184,6 @@ class Claims:
             for task in adopting.values():
                 task.cancel()
             await asyncio.gather(*adopting.values(), return_exceptions=True)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(work)
 
     async def _collect(self, view: JournalView) -> None:
         logger.info("  collecting the batches of a dead process: journal=%s", view.folder)

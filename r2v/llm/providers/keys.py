@@ -1,9 +1,5 @@
 """API keys: the environment variables that may be sent as a key, and the warning before one goes to another host.
 
-    allow(["LAB_SECRET"])                                         # the variables of --allow-env
-    key = read_key("OPENAI_API_KEY")                              # UsageError for a variable that may not be sent
-    announce("OPENAI_API_KEY", "http://localhost:8000/v1", "openai")
-
 A configuration names the variable of a key and the host it is sent to, so a stranger's file could send any secret of
 the environment anywhere. A variable is read only if the model registry lists it, its name ends in _API_KEY, or the
 command line allows it. Before a key goes to a host that is not its provider's own, one log line names both. Clients

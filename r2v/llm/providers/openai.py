@@ -34,7 +34,7 @@ from r2v.llm.providers.verdicts import openai_line, read_line
 from r2v.llm.types import Request
 from r2v.wire import chat, responses
 from r2v.wire.exchange import WireReply
-from r2v.wire.text import sendable_json
+from r2v.wire.message import sendable_json
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

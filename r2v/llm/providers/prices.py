@@ -9,7 +9,7 @@ refused unless `teacher.usd_in` and `teacher.usd_out` give one: with a guessed p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
@@ -123,10 +123,8 @@ def rate_of(
     if base_url is not None:
         listed |= {key: max(1.0, listed[key] or 0.0) for key in ("batch", "cached", "write_5m", "write_1h")}
         listed["batch_cached"] = None
-    given: dict[str, Any] = (
-        {} if factors is None else {item.name: getattr(factors, item.name) for item in fields(factors)}
-    )
-    given = {key: value for key, value in given.items() if value is not None}
+    overrides = {} if factors is None else asdict(factors)
+    given: dict[str, Any] = {key: value for key, value in overrides.items() if value is not None}
     if "cached" in given:  # the user's factor holds for batches too
         given["batch_cached"] = None
     accepts = accepts or accepts_of(provider, model, base_url=base_url)

@@ -1,7 +1,5 @@
 """Project session: one process's journal as part of the project, with its lease, ledger entry, caps and claims.
 
-    ProjectSession(root, payer=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
-
 A process writes the first journal of its folder that no other process is writing: `folder` itself, else `folder/1`,
 `folder/2` ... So the helpers of a stage, and a job that is started again while another process collects its batches,
 write journals of their own, under one cap.
@@ -15,14 +13,12 @@ from pathlib import Path
 
 from r2v.errors import LeaseConflict, UsageError
 from r2v.llm.providers.claims import Adopt, Claimant, Claims, exclusive
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, WallClock
 from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
-from r2v.llm.providers.spending.payer import current_payer
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger, Replies, Scope, closed
-from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
+from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota, current_payer
 from r2v.log import logger
 from r2v.storage.lease import lease
 
@@ -73,12 +69,12 @@ class JointBudget:
 class ProjectSession:
     """The project at `root`, for the writer of one journal.
 
-    payer: the folder that pays outside of any pipeline (`spending.payer`); journals of one payer share
-    `teacher.max_usd`. adopt: collects the batches of a dead writer's journal. project_max_usd: the project's cap; the
+    payer: the folder that pays outside of any pipeline (`paying`); journals of one payer share
+    `teacher.max_usd`. adopt: collects the batches of a dead writer's journal; None: draw all replies anew, use none of
+    other journals. project_max_usd: the project's cap; the
     first process that names one writes it into the ledger. budget: shared by several models of this process, in place
-    of the payer's. joint: the same, where journals are opened and closed more than once. alone: draw all replies anew,
-    use none of other journals. numbered: take `folder/1`, `folder/2` ... if another process writes the journal of
-    `folder`.
+    of the payer's. joint: the same, where journals are opened and closed more than once. numbered: take `folder/1`,
+    `folder/2` ... if another process writes the journal of `folder`.
     """
 
     def __init__(
@@ -87,16 +83,15 @@ class ProjectSession:
         *,
         payer: Path,
         scope: Scope,
-        adopt: Adopt,
+        adopt: Adopt | None,
         project_max_usd: float | None = None,
         budget: SharedBudget | None = None,
         joint: JointBudget | None = None,
-        alone: bool = False,
         numbered: bool = True,
     ) -> None:
         self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
         self._payer, self._project_max_usd = current_payer() or self._ledger.name_of(payer), project_max_usd
-        self._alone, self.numbered, self._budget = alone, numbered, budget
+        self.numbered, self._budget = numbered, budget
         self._joint, self._joined = joint or JointBudget(), False
         self._entry: JournalEntry | None = None
         self._quota: Quota | None = None
@@ -144,7 +139,7 @@ class ProjectSession:
         self,
         tracker: SpendTracker,
         in_flight: list[RequestIdentity],
-        claimant: Claimant,
+        claimant: Claimant | None,
         clock: WallClock,
         spawn: Spawn,
         *,
@@ -158,7 +153,7 @@ class ProjectSession:
         # claims of this journal's earlier writers would block other processes for requests that are never sent
         if tracker.state.claims != set(keys):
             await tracker.write({"row": "claims", "keys": keys})
-        if self._alone:
+        if self._adopt is None or claimant is None:
             return None
         replies = Replies(self._ledger, self._scope, tracker.state.run)
         self._claims = Claims(self._ledger, replies, tracker, claimant, self._adopt, clock, spawn, pause=pause)

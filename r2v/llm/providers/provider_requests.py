@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from r2v.llm.types import ModelOutcome, Request
 from r2v.randomness import Key, digest
-from r2v.wire.exchange import TokenCounts
+from r2v.wire.exchange import TokenCounts, reply_limit
 from r2v.wire.message import Message
 
 RequestIdentity = tuple[str, int, str]
@@ -122,14 +122,8 @@ def make_request(run: str, request: Request, body: Mapping[str, Any], *, reuse: 
         sha256=sha256,
         size=len(encoded),
         tokens_in=max_prompt_tokens(body),
-        max_tokens=limit_of(body) or request.max_tokens,
+        max_tokens=reply_limit(body) or request.max_tokens,
     )
-
-
-def limit_of(body: Mapping[str, Any]) -> int | None:
-    """Return the token limit on the reply that a body states, thoughts included; None without one."""
-    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
-    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def reply_key(identity: RequestIdentity) -> str:
@@ -162,7 +156,7 @@ def read_request(row: Mapping[str, Any]) -> ProviderRequest:
         size=len(encoded),
         sha256=hashlib.sha256(encoded).hexdigest(),
         tokens_in=max_prompt_tokens(body),
-        max_tokens=limit_of(body) or 0,
+        max_tokens=reply_limit(body) or 0,
     )
 
 

@@ -1,8 +1,5 @@
 """A provider's model as a backend of the wave engine, on a journal by which no request is paid for twice.
 
-    backend = ProviderRemote(OpenAI(rate), rate, folder, DispatchPolicy(mode="auto", max_usd=20), scope={...})
-    model = waves.model(backend)
-
 `folder` holds the journal and its input files under one lease: a second process is refused (exit 6), or writes a
 journal of its own in a project (`project_session`). A request is looked up in the journal first, joins the same
 request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to a
@@ -28,26 +25,22 @@ from r2v.data.action import parse_action
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
 from r2v.llm.providers.bodies import has_neighbours
 from r2v.llm.providers.claims import Claims
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching, BatchOrDirect
 from r2v.llm.providers.dispatch.batches import BatchDispatcher
 from r2v.llm.providers.dispatch.calls import GRACE, CallDispatcher
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.dispatch.progress import ProviderProgress
-from r2v.llm.providers.dispatch.result_handler import WallClock
-from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
-from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
+from r2v.llm.providers.dispatch.verdicts import InFlightRequests, OnVerdict, VerdictRecorder
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import Alone, ProjectSession
 from r2v.llm.providers.provider import BatchProvider, JoinsNeighbours, Provider
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
-from r2v.llm.providers.replies import reply_of
-from r2v.llm.providers.spending.budget import SharedBudget
+from r2v.llm.providers.spending.budget import SharedBudget, open_journal
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import verdict_of
-from r2v.llm.providers.spending.open_journal import open_journal
+from r2v.llm.providers.verdicts import reply_of
 from r2v.llm.types import ModelOutcome, Reply, Request
 from r2v.log import logger
 

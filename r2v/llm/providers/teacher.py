@@ -1,8 +1,4 @@
-"""The teacher as a provider's model: its price, the shape of its requests, and its retirement.
-
-rate = teacher_rate(config.teacher)                # for prices; also of a retired model
-rate = asked_rate(config.teacher)                  # for requests; refuses a retired model
-"""
+"""The teacher as a provider's model: its price, the shape of its requests, and its retirement."""
 
 from __future__ import annotations
 
@@ -86,12 +82,8 @@ def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpoin
 
 def _accepts(teacher: TeacherConfig) -> Accepts:
     listed = accepts_of(teacher.provider, teacher.model_name, base_url=teacher.base_url)
-    return with_fields(listed, _of_requests(teacher.model))
-
-
-def _of_requests(facts: dict[str, object]) -> dict[str, object]:
-    """Return the facts that are fields of `Accepts`."""
-    return {name: value for name, value in facts.items() if name in {item.name for item in fields(Accepts)}}
+    own = {item.name for item in fields(Accepts)}  # the other facts are of prices and retirement
+    return with_fields(listed, {name: value for name, value in teacher.model.items() if name in own})
 
 
 def _life_warning(teacher: TeacherConfig, day: date, key: str) -> str | None:

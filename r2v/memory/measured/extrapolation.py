@@ -1,7 +1,5 @@
 """Extrapolation: polynomials of a case's memory from a few rehearsals, checked by another one.
 
-    measure(MeasuredCase(code="r2v.policy.rehearsal:bc", action="train", model=values, rank=16, width=2, frozen=True))
-
 Rehearsals run the same operations at every shape, so the live bytes after each are a polynomial of rows and tokens
 (`TERMS`). Layers of one kind run the same operations too: the live bytes after the k-th operation of a layer are linear
 in the number of layers. So each operation is extrapolated by itself, first over depth and then over shapes, before the
@@ -136,11 +134,8 @@ def _located(run: Traced, pattern: Pattern, depth: int) -> _LocatedRun:
     for mark in run.trace:
         if mark.unit == "head":
             calls[mark.batch, mark.action] = max(calls.get((mark.batch, mark.action), 0), mark.index + 1)
-    begins, locations, operations = (
-        pattern.start + pattern.period,
-        dict[_Location, Floats](),
-        dict[_Location, list[int]](),
-    )
+    begins = pattern.start + pattern.period
+    locations, operations = dict[_Location, Floats](), dict[_Location, list[int]]()
     for mark, sizes in run.trace.items():
         index = _index(mark, begins, depth - pattern.ends, depth, calls)
         if sizes and index is not None:

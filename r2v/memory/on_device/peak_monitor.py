@@ -1,10 +1,5 @@
 """Peak monitor: measured memory of each phase of a training run, compared with the plan.
 
-    monitor = PeakMonitor(meter_of(device))
-    with monitor.phase("actor", expected_peak(plan, "actor", rows=4, tokens=812)):
-        ...                                     # logs a warning if it exceeds the plan by more than a tenth
-    monitor.readings["actor"].measured          # for the metrics
-
 On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, as predicted by the plan, and of cuBLAS's
 workspaces. On a CPU the rise of the process's peak resident memory is recorded under that name and not compared: it
 includes Python and the libraries, and only exceeding every earlier peak changes it.

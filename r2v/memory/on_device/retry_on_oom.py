@@ -1,9 +1,5 @@
 """OOM retry: repetition of a step that runs out of GPU memory with half the micro-batch, on all ranks together.
 
-    result = retry_on_oom(step, rows, parameters, phase="actor")    # step(rows) leaves the gradients of its whole batch
-    rows = result.rows                                              # the micro-batch that fits from here on
-    ...                                                             # gradients are reduced over ranks after it
-
 Ranks that disagree would wait for each other for ever. So after each attempt the ranks exchange whether any ran out; if
 so, all free their memory, drop their gradients and repeat the whole step with half the rows. The sum of the gradients
 is that of the original step. `step` must not communicate: a rank that ran out could not answer the others. Sharded

@@ -1,7 +1,5 @@
 """Plan of stages that act: models in memory, and peaks while they generate and score actions.
 
-    plan_acting(acting_job(config, "evaluate"), Machine(memory=parse_size("80GiB")))
-
 With adapters, one frozen base serves all models: the policy, its variants, the verifier and each of its folds cost one
 adapter each. With whole weights each is a separate model.
 

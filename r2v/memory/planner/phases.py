@@ -94,11 +94,12 @@ def phase_memory(
 
 
 def case_of(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int) -> MeasuredCase:
-    """Return the case whose measurement applies to a phase."""
+    """Return the case whose measurement applies to a phase, which is not that of loading."""
+    action: Any = phase.action
     if phase.role in ("critic", "value"):
-        critic = replace(_critic_case(job, phase.role), action=_ACTIONS[phase.action])
+        critic = replace(_critic_case(job, phase.role), action=action)
         return replace(critic, fused=phase.action == "train" and job.optimizer == "adamw_fused")
-    case = MeasuredCase(code=job.code, action=_ACTIONS[phase.action], model=job.model.values, **_widths(job, strategy))
+    case = MeasuredCase(code=job.code, action=action, model=job.model.values, **_widths(job, strategy))
     if phase.action == "generate":
         window = job.model.window
         return replace(
@@ -116,9 +117,6 @@ def case_of(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batc
         return replace(case, rank=0 if reference else job.lora_rank, frozen=reference or job.lora_rank > 0)
     fused, checkpoint = job.optimizer == "adamw_fused", strategy.checkpoint
     return replace(case, frozen=job.lora_rank > 0, fused=fused, checkpoint=checkpoint)
-
-
-_ACTIONS: Mapping[str, Any] = {"train": "train", "read": "read", "generate": "generate"}
 
 
 def _critic_case(job: TrainingJob, role: str) -> MeasuredCase:

@@ -1,10 +1,5 @@
 """Books of the server: reserved and billed USD of each forwarded request, and the caps on them.
 
-    async with Books(folder, config) as books:
-        entry = await books.reserve(1.20, key="laptop", session="s1")    # raises CapReached
-        ...                                                              # forward the request
-        await books.settle(entry, 0.031)                                 # or books.lost(entry, "reset")
-
 A reservation is in the project's spending journal before a request leaves. One that is never settled, because the
 server died or the reply held no usage, stays booked at its worst case as *unknown*: no cap is ever exceeded, and an
 unknown amount never counts as 0.
@@ -16,23 +11,19 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from r2v.config import Config
-from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.project_session import ProjectSession
-from r2v.llm.providers.provider_requests import ProviderRequest
+from r2v.llm.providers.spending.budget import open_journal
 from r2v.llm.providers.spending.journal import Journal
-from r2v.llm.providers.spending.open_journal import open_journal
 
 _ROUNDING = 1e-9
 """USD by which sums of floats may miss a cap."""
@@ -75,9 +66,8 @@ class Books:
             root,
             payer=folder,
             scope=self._scope,
-            adopt=_adopt_nothing,
+            adopt=None,  # replies to an agent are drawn anew: those of other journals are not reused
             project_max_usd=teacher.project_max_usd,
-            alone=True,  # replies to an agent are drawn anew: those of other journals are not reused
             numbered=False,
         )
         self._clock = WallClock(now=time.time, sleep=asyncio.sleep)
@@ -93,7 +83,7 @@ class Books:
             self._resources.callback(journal.close)
             budget = self._session.budget(self._policy, self._clock)
             self._tracker = await open_journal(journal, self._scope, self._rate, budget)
-            await self._session.open(self._tracker, [], _NoClaims(), self._clock, asyncio.ensure_future, pause=1.0)
+            await self._session.open(self._tracker, [], None, self._clock, asyncio.ensure_future, pause=1.0)
         except BaseException:  # cancelled or failed half-way: release the lease that was taken
             self._resources.close()
             raise
@@ -165,17 +155,3 @@ class Books:
     async def lost(self, entry: Reservation, why: str) -> None:
         """Book a request of unknown amount at its worst case."""
         await self._tracker.write({"row": "lost", "id": entry.id, "usd": entry.usd, "why": why})
-
-
-async def _adopt_nothing(folder: Path) -> None:
-    raise EnvironmentFault(f"{folder}: a server collects no provider batches")
-
-
-class _NoClaims:
-    """A `Claimant` that claims nothing."""
-
-    def settle(self, request: ProviderRequest, verdict: Any) -> None:
-        """Never called."""
-
-    def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
-        """Never called."""

@@ -1,8 +1,4 @@
-"""Explanations: per turn of a session, or step of an episode, the score, the threshold, the author and the costs.
-
-for line in explained_session(Path(), "my-session"): print(line)
-for line in explained_episode(Path(), "desk-0007/s1"): print(line)
-"""
+"""Explanations: per turn of a session, or step of an episode, the score, the threshold, the author and the costs."""
 
 from __future__ import annotations
 

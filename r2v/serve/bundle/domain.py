@@ -1,7 +1,5 @@
 """Domain of a bundle: the tools and prompts on which its small model and its router were fitted.
 
-    problem = domain.problem(request)        # "unknown tool delete_all", or None if the small model may answer
-
 Outside it the small model never answers, because it was never evaluated on another agent's tools.
 """
 

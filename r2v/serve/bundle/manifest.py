@@ -29,10 +29,9 @@ from typing import Any, Literal
 from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
 from r2v.errors import InputError
-from r2v.storage.artifact_manifest import Damaged, wrong_hashes
+from r2v.storage.artifact_manifest import Damaged, plain_files, wrong_hashes
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed, verify_file
-from r2v.storage.untrusted import plain_files
 
 BUNDLE_MANIFEST = "bundle.json"
 BUNDLE_FORMAT = 1

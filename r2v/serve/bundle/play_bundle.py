@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from r2v.config import (
@@ -37,7 +36,6 @@ from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import (
-    Payer,
     priced_api_policy,
     priced_policy,
     priced_teacher,
@@ -73,25 +71,22 @@ def routed_actor(
     waves: Waves,
     *,
     rollout: RolloutConfig | None = None,
-    journal: Path | None = None,
 ) -> Routed:
     """Return the routed pair of a bundle in a benchmark's worlds, behind a wave engine.
 
-    The LLM is the one of the bundle's settings: a provider's, with its requests and bills in `journal` (None: the
-    project's own), or the benchmark's scripted expert. Raises InputError if the bundle's settings are unreadable, the
-    policy was trained on prompts of another version, or its base model is missing; UsageError if the LLM cannot be
-    asked.
+    The LLM is the one of the bundle's settings: a provider's, with its requests and bills in the project's journal, or
+    the benchmark's scripted expert. Raises InputError if the bundle's settings are unreadable, the policy was trained
+    on prompts of another version, or its base model is missing; UsageError if the LLM cannot be asked.
     """
     settings = bundle_settings(bundle)
     tools = told_tools(settings.policy, benchmark)
-    payer = None if journal is None else Payer(folder=journal)
     verifier = None
     if settings.policy.is_api:
-        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves, payer)
+        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves)
     else:
         slm, verifier = local_pair(bundle, settings, waves, rollout or RolloutConfig(), tools)
     gate = bundle_gate(bundle, settings, slm, verifier, benchmark.capabilities.untrusted)
-    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves, payer)
+    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves)
     return Routed(slm, llm, gate, bundle.manifest.threshold, settings.inference.max_llm_calls)
 
 

@@ -12,22 +12,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from r2v.config import InferenceConfig
-from r2v.errors import InputError
+from r2v.config import Config, InferenceConfig, PolicyConfig
+from r2v.errors import InputError, UsageError
+from r2v.llm.providers.teacher import POLICY_KEYS, asked_rate
+from r2v.llm.waves import Waves
+from r2v.log import logger
 from r2v.rollout.actors import StepView
 from r2v.rollout.gates import ScoreGate
 from r2v.router.escalation import escalates, needs_score, recorded_score
-from r2v.serve.accounts.books import CapReached
-from r2v.serve.bundle.domain import Domain
-from r2v.serve.bundle.manifest import Bundle
-from r2v.serve.pair.small import Small, SmallFailed, SmallProposal
+from r2v.serve.accounts.books import Books, CapReached
+from r2v.serve.bundle.domain import Domain, read_domain
+from r2v.serve.bundle.manifest import Bundle, read_bundle
+from r2v.serve.bundle.play_bundle import bundle_gate, bundle_settings, local_pair
+from r2v.serve.pair.small import APISmall, LocalSmall, Small, SmallFailed, SmallProposal
 from r2v.serve.pair.state import NotReadable, served_view
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import AgentSession
+from r2v.serve.transport.endpoints import endpoint
+from r2v.serve.transport.upstream import Upstream
 from r2v.wire.chat import NotThisFormat
 from r2v.wire.message import Message, mapping
 
@@ -225,3 +233,40 @@ def _operating_points(bundle: Bundle) -> dict[float, float]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: no thresholds of a bundle ({error})") from None
     return dict(sorted(points.items()))
+
+
+@asynccontextmanager
+async def served_pair(folder: Path, config: Config, upstream: Upstream, books: Books) -> AsyncIterator[ServedPair]:
+    """Load a bundle while the block runs. A small model behind an API is the bundle's, unless the configuration names
+    one (`policy.provider`). Raises as `load_pair` does."""
+
+    def behind_api(policy: PolicyConfig) -> APISmall:
+        target = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
+        return APISmall(target, asked_rate(target.teacher, keys=POLICY_KEYS), upstream, books)
+
+    waves = Waves(workers=1)
+    async with waves.open():
+        yield load_pair(folder, config, waves, behind_api)
+
+
+def load_pair(folder: Path, config: Config, waves: Waves, behind_api: Callable[[PolicyConfig], APISmall]) -> ServedPair:
+    """Return the pair of a bundle. behind_api: constructor of a small model behind an API. Raises InputError for a
+    damaged bundle or one of an earlier R2V, UsageError if the small model cannot be asked, EnvironmentFault if a
+    package for its weights is not installed."""
+    bundle = read_bundle(folder)
+    domain, settings = read_domain(folder), bundle_settings(bundle)
+    small: Small
+    if settings.policy.is_api:
+        if "samples" in settings.router.features:
+            raise UsageError(f"{folder}: its router reads samples of the small model, which is behind an API")
+        policy = config.policy if config.policy.is_api else settings.policy
+        small = behind_api(policy.with_native_tools())
+        gate = bundle_gate(bundle, settings, None, None, domain.untrusted)
+    else:
+        model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
+        small = LocalSmall(model)
+        gate = bundle_gate(bundle, settings, model, verifier, domain.untrusted)
+    logger.info(
+        "  bundle loaded: bundle=%s tools=%d threshold=%g", folder, len(domain.tools), bundle.manifest.threshold
+    )
+    return ServedPair(bundle, domain, settings.inference, gate, small)

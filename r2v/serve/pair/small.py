@@ -26,12 +26,12 @@ from r2v.rollout.actors import PricedModel, StepView
 from r2v.rollout.bill import StepBill
 from r2v.serve.accounts.books import Books
 from r2v.serve.pair.state import CALL_ID
-from r2v.serve.request import ClientRequest, reply_limit, worst_case
+from r2v.serve.request import ClientRequest, worst_case
 from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.endpoints import PATHS, Endpoint
 from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply
+from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, reply_limit
 from r2v.wire.message import Message, Part, TextPart, ToolCall
 
 _LONGEST_REPLY = 8192
@@ -153,7 +153,7 @@ def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Req
         key=view.key("slm"),
         tools=tools,
         temperature=endpoint.teacher.temperature,
-        max_tokens=min(reply_limit(request.body) or _LONGEST_REPLY, _LONGEST_REPLY),
+        max_tokens=min(reply_limit(request.body.values) or _LONGEST_REPLY, _LONGEST_REPLY),
         own_rules=True,
     )
 

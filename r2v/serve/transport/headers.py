@@ -1,8 +1,5 @@
 """Headers between client, server and provider: all pass, except hop-by-hop headers and credentials.
 
-    headers = to_provider(client_headers, {"x-api-key": key})
-    headers = to_client(provider_headers)
-
 Headers are raw pairs, because a mapping would join or drop repeated ones.
 """
 

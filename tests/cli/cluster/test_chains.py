@@ -1,4 +1,4 @@
-"""The command line of a cluster: what is typed reaches the pipeline's functions, and nonsense is one line."""
+"""Command lines of a cluster reach the pipeline's functions, and mistakes get one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`r2v engine`: one line and an exit code where there is no engine; nothing is installed here."""
+"""`r2v engine`: one line and an exit code if there is no engine; nothing is installed here."""
 
 from __future__ import annotations
 

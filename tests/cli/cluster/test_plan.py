@@ -1,4 +1,4 @@
-"""`r2v plan` as it is typed."""
+"""`r2v plan` on the command line."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_options_are_few() -> None:
 
 
 def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    """What no file has is measured by a process of its own, once, and kept."""
+    """Models without a shipped measurement are measured once by a separate process, and the file is kept."""
     for _ in range(2):
         typed("--stage", "bc", "--overrides", "training.batch_size=24", "policy.max_seq_len=800", "--json")
         phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
@@ -127,12 +127,12 @@ CONFIGS = [
 ]
 """The files that `r2v config` accepts; those of experiments describe experiments."""
 BRIEF = "ablations.names=[none]"
-"""The ablations of a study are the other stages again."""
+"""An override without ablations, whose rows would be the other stages again."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the scripts, where nothing was run, on a machine without Slurm."""
+    """Make a folder with the scripts and without runs, on a machine without Slurm."""
     (tmp_path / "scripts").symlink_to(REPOSITORY / "scripts")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -140,14 +140,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def times_in(lines: list[str]) -> list[str]:
-    """The lines of the table of times, up to the row of their sum."""
+    """Return the lines of the table of times, up to the row of their sum."""
     first = next(number for number, line in enumerate(lines) if line.startswith("job") and "environment" in line)
     return lines[first : next(number for number in range(first, len(lines)) if lines[number].startswith("all ")) + 1]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, folder: Path) -> None:
-    """`plan` and `run_all` as the headers ask; `run` the same without helpers and limits, which it has not."""
+    """`plan` and `run_all` with the headers' resources; `run` the same without helpers and limits, which it lacks."""
     config = configured(path, [BRIEF])
     rows = selection(config)[0]
     try:
@@ -166,16 +166,16 @@ def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, fol
 
 
 def same_times(one: Sequence[PlannedWork], other: Sequence[PlannedWork]) -> bool:
-    """Counts and seconds, to the last digit."""
+    """True if counts and seconds agree to the last digit."""
     numbers = [[(job.name, job.work, job.seconds, job.workers, job.gpu_hours) for job in jobs] for jobs in (one, other)]
-    return str(numbers[0]) == str(numbers[1])  # nan is nan
+    return str(numbers[0]) == str(numbers[1])  # so that nan equals nan
 
 
 @pytest.mark.parametrize("name", ["mrp", "webarena/noisy"])
 def test_the_three_commands_print_equal_tables_of_times(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an earlier run whose time was measured, which each of them names."""
+    """With an earlier run whose time was measured; each command names it."""
     config = REPOSITORY / f"configs/{name}.yaml"
     ran(folder, configured(config, []), "collect", seconds=50.0)
 

@@ -1,4 +1,4 @@
-"""The command line: what its words mean, and how it ends."""
+"""The command line of the game: the meaning of its words, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 def played(*words: str) -> list[str]:
-    """The words of a run that draws nothing."""
+    """Return the words of a run that draws nothing."""
     return ["run", *words, "--overrides", "figures=[]"]
 
 
@@ -174,22 +174,22 @@ def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
 
 
 def test_what_the_seed_says_of_no_options() -> None:
-    """100 interactions with 5 messages per interaction using the default batch service."""
+    """The seed's defaults: 100 interactions with 5 messages per interaction using the default batch service."""
     parsed = build_parser(GameDefaults()).parse_args([])
     assert (parsed.interactions or GameDefaults().interactions, parsed.messages) == (100, 5)
     assert parsed.batch_service == "default"
 
 
 def on_a_full_disk(root: Path, kilobytes: int, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """`r2v game` where no file may grow beyond so much."""
+    """Run `r2v game` where no file may grow beyond so many kilobytes."""
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "limited", warm.python(), "-m", "r2v", "game", *words]
     laid = {**os.environ, "PYTHONPATH": str(warm.ROOT), "OMP_NUM_THREADS": "1", **env}
     return subprocess.run(limited, cwd=root, env=laid, capture_output=True, text=True, timeout=120)
 
 
 def test_a_full_disk_is_one_line_and_costs_nothing_twice(tmp_path: Path) -> None:
-    """Wherever it fills up, before the first entry of the ledger or while results are written: the journal has the
-    batch or the request was never sent."""
+    """The disk fills up before the first entry of the ledger or while results are written: the journal has the batch or
+    the request was never sent."""
     words = played("--models", "gpt-6-luna", "--mode", "batch", "--replicates", "10", "--messages", "2")
     words += ["poll_seconds=0.05", "--against", "self"]
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:

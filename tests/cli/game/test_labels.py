@@ -1,4 +1,4 @@
-"""Labelling by hand: what is shown and recorded, that it goes on where it ended, and what the labels then say."""
+"""Labelling by hand: the prompts, the record, resuming, and the figures computed from the labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def typing(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
-    """Somebody answers so, and then ends the input."""
+    """Type these answers, and then end the input."""
     waiting: Iterator[str] = iter(answers)
 
     def answered(question: str) -> str:
@@ -92,7 +92,8 @@ def test_bad_labels_are_one_line(
 
 
 def test_the_sentences_that_come_along(capsys: pytest.CaptureFixture[str]) -> None:
-    """Recall and precision of claims on sentences written before their detector; the old one found 11 of 55."""
+    """Recall and precision of claims on the bundled sentences, written before their detector; the old one found 11 of
+    55."""
     assert main(["game", "check", "--show"]) == 0
     printed = capsys.readouterr().out
     assert "115 labelled sides of held_out.jsonl" in printed

@@ -1,4 +1,4 @@
-"""A job's money: one cap for all its models, no batch API, a process that is killed; each message is paid once."""
+"""A job's money: one cap for all its models, no batch API, a killed process; each message is paid once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:
-    """The exit code, and all that was said."""
+    """Return the exit code and all output."""
     said = start(root, emulator, *words)
     out, told = said.communicate(timeout=120)
     return said.returncode, out + told
@@ -48,7 +48,7 @@ def spent(root: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
 def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> None:
-    """Either model alone stays below the cap; both together would pass it."""
+    """Either model alone stays below the cap; both together would exceed it."""
     words = (*PAIR, "--mode", mode, "--interactions", "10", "--messages", "4")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "free", emulator, *words)[0] == 0
@@ -93,20 +93,20 @@ def test_where_no_batch_can_be_had_the_rest_is_called_and_said_so(tmp_path: Path
 
 
 def rows(folder: Path) -> Iterator[list[str]]:
-    """The kinds of rows of each model's journal."""
+    """Yield the kinds of rows of each model's journal."""
     for path in folder.glob("results/batch_jobs/*/journal/*/journal.jsonl"):
         yield [json.loads(line)["row"] for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def all_out(root: Path, wave: int) -> bool:
-    """Both models have their batch of this wave made, and it has not ended."""
+    """True if both models have made their batch of this wave, and neither has ended."""
     kinds = list(rows(root))
     made = [(one.count("created"), one.count("intent"), one.count("ended")) for one in kinds]
     return len(made) == 2 and all(created == intent == wave > ended for created, intent, ended in made)
 
 
 def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None:
-    """Pairs of two providers, batches alone, SIGKILL while batches of both are out."""
+    """Pairs of two providers, batches alone, SIGKILL while batches of both are in progress."""
     words = (*PAIR, "--mode", "batch", "--interactions", "2", "--messages", "4")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "whole", emulator, *words)[0] == 0
@@ -130,7 +130,7 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
 
 
 def test_two_processes_do_not_play_one_job(tmp_path: Path) -> None:
-    """The second one leaves with exit 6; the first plays on, and no key stands in any file or line of either."""
+    """The second one exits with 6; the first plays on, and no file or line of either contains a key."""
     words = (*PAIR, "--mode", "batch", "--interactions", "2", "--messages", "2")
     held = HeldLifecycle()
     with Emulator(answer=game, lifecycle=held) as emulator:

@@ -1,4 +1,4 @@
-"""Small trajectories in the shapes that other tools write: made up here, after reading what those tools left."""
+"""Small trajectories in the formats of other tools, made up here after their real files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def called(name: str, arguments: str, call_id: str) -> dict[str, Any]:
 
 
 def chat(number: int = 0, **about: Any) -> dict[str, Any]:
-    """A thought with two calls at once, arguments that are no JSON, hidden reasoning, and a last word of the user."""
+    """Return a thought with two calls at once, arguments that are no JSON, hidden reasoning, and a last user
+    message."""
     return {
         "instance_id": f"repo__project-{number}",
         "messages": [
@@ -56,7 +57,8 @@ def step(number: int, source: str, message: Any, **more: Any) -> dict[str, Any]:
 
 
 def atif(**about: Any) -> dict[str, Any]:
-    """A document of the newest version, with a copied turn, results with and without a call, parts, a subagent."""
+    """Return a document of the newest version, with a copied turn, results with and without a call, parts, a
+    subagent."""
     shell = {"tool_call_id": "c1", "function_name": "shell", "arguments": {"keystrokes": "ls\n", "duration": 0.1}}
     return {
         "schema_version": "ATIF-v1.7",
@@ -88,7 +90,7 @@ def atif(**about: Any) -> dict[str, Any]:
 
 
 def trajectory(*, calls: bool = False) -> dict[str, Any]:
-    """A .traj file: text actions with a demonstration before them, or tool calls."""
+    """Return a .traj file: text actions with a demonstration before them, or tool calls."""
     acted = {
         "role": "assistant",
         "content": "I list.\n```\nls\n```",

@@ -1,4 +1,4 @@
-"""Every format and back: what other tools wrote goes through an episode and comes out as it was."""
+"""Every format and back: a record of another tool becomes an episode and is exported unchanged."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from r2v.data.interchange.fields import BadRecord
 from r2v.data.interchange.importing import FORMATS, recognise
 from r2v.data.interchange.messages import from_messages
 from r2v.data.interchange.sweagent import from_sweagent
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from tests.data.interchange.logs import TOOL, atif, called, chat, trajectory
 
 
 def episode_of(talk: Conversation, **about: Any) -> Episode:
-    """The episode, after a way through a trajectories file."""
+    """Return the episode, after a round trip through a trajectories file."""
     made = to_episode(talk, task_id="t", seed=0, benchmark="logs", format="messages", source="x:1")
     return parse_episode(to_line(made))
 
@@ -144,7 +144,7 @@ def test_a_bad_record_says_what_is_wrong_with_it(record: Any, words: str) -> Non
 
 def test_what_was_executed_here_goes_out_and_comes_back_as_the_same_steps(micro_run: Any) -> None:
     (path,) = (micro_run / "data" / "runs").glob("*/trajectories.jsonl")
-    for episode in read_episodes(path)[:20]:
+    for episode in list(StoredEpisodes(path))[:20]:
         for record, read in ((message_record(episode), from_messages), (atif_record(episode), from_atif)):
             back = episode_of(read(json.loads(json.dumps(record))))
             assert back.metadata.goal == episode.metadata.goal

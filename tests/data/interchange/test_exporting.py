@@ -1,4 +1,4 @@
-"""`r2v export --trajectories`: episodes as other tools read them, and nothing written over."""
+"""`r2v export --trajectories`: episodes in the formats of other tools, without overwriting any file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.data.tools import RecordedTool
 from tests.data.interchange.logs import chat, lines
 
@@ -37,7 +37,7 @@ def test_a_run_goes_out_as_messages_and_comes_back_the_same(run_id: str) -> None
     records = [json.loads(line) for line in Path("out/there.jsonl").read_text().splitlines()]
     assert [record["messages"] for record in records] == [chat(0)["messages"], chat(1)["messages"]]
     assert main(["import", "out/there.jsonl"]) == 0
-    first, second = (read_episodes(run.trajectories) for run in DataRegistry().query())
+    first, second = (list(StoredEpisodes(run.trajectories)) for run in DataRegistry().query())
     assert [e.steps for e in first] == [e.steps for e in second]
 
 
@@ -49,14 +49,14 @@ def test_a_file_goes_out_as_a_folder_of_atif_documents(run_id: str) -> None:
     assert record["schema_version"] == "ATIF-v1.7" and record["extra"]["executed"] is False
     assert [step["step_id"] for step in record["steps"]] == list(range(1, len(record["steps"]) + 1))
     assert main(["import", "out", "--model", "again"]) == 0
-    back = read_episodes(DataRegistry().latest_run("logs", "again").trajectories)
+    back = list(StoredEpisodes(DataRegistry().latest_run("logs", "again").trajectories))
     assert back[0].metadata.goal == "Mend issue 0." and len(back[0].steps) == 4
 
 
 def test_episodes_of_schema_1_are_read_and_go_out_in_the_schema_of_today() -> None:
     old = Path(__file__).parents[1] / "episodes_schema1.jsonl"  # written at commit 480883e
     assert main(["export", "new.jsonl", "--trajectories", str(old), "--format", "episodes"]) == 0
-    assert read_episodes(Path("new.jsonl")) == read_episodes(old)
+    assert list(StoredEpisodes(Path("new.jsonl"))) == list(StoredEpisodes(old))
     lines = zip(old.read_text().splitlines(), Path("new.jsonl").read_text().splitlines(), strict=True)
     for before, after in ((json.loads(one), json.loads(other)) for one, other in lines):
         assert before["schema_version"] == "1" and after["schema_version"] == "2"
@@ -65,7 +65,7 @@ def test_episodes_of_schema_1_are_read_and_go_out_in_the_schema_of_today() -> No
 
 
 def _kept(after: Any, before: Any) -> Any:
-    """What of a value was there before."""
+    """Return the part of a value that was there before."""
     if isinstance(before, dict):
         return {name: _kept(after[name], before[name]) for name in before}
     if isinstance(before, list):
@@ -95,7 +95,7 @@ def test_what_is_there_is_not_written_over_and_what_is_no_trajectory_not_read(
 def test_a_run_that_was_played_goes_out_with_its_tools_and_is_loaded_for_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What TRL's SFTTrainer does with a row: `datasets` reads the file, the template gets its messages and tools."""
+    """As TRL's SFTTrainer does: `datasets` reads the file, the template gets its messages and tools."""
     from datasets import Dataset, load_dataset
     from transformers import PreTrainedTokenizerFast
     from trl.data_utils import apply_chat_template, is_conversational

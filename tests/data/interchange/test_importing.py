@@ -1,4 +1,4 @@
-"""`r2v import`: a run with a manifest of what others recorded, refused whole where a record is bad."""
+"""`r2v import`: a run with a manifest from others' records, refused as a whole if a record is bad."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from r2v.data.interchange.sessions import grouped
 from r2v.data.manifest import RunManifest
 from r2v.data.merge import Source, merge
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.errors import InputError
 from r2v.evaluation.measures.outcomes import Outcome
 from tests.data.interchange.logs import atif, called, chat, lines, trajectory
@@ -49,7 +49,7 @@ def test_records_become_a_run_with_manifest_and_registry_entry(capsys: pytest.Ca
     assert "3 of messages" in (err := capsys.readouterr().err) and "none executed here" in err
     assert "1 say that they succeeded, 1 say that they failed, 1 say neither" in err
     assert "gpt-x" in (table := DataRegistry().summary()) and "%" not in table, "nothing was executed: no rate"
-    episodes = read_episodes(run.trajectories)
+    episodes = list(StoredEpisodes(run.trajectories))
     assert [e.episode_id for e in episodes] == ["repo__project-0/s0", "repo__project-1/s0", "repo__project-0/s1"]
     assert [e.claims_success for e in episodes] == [True, False, None]
     assert [e.demonstrates for e in episodes] == [True, False, True]
@@ -76,7 +76,7 @@ def test_files_of_all_formats_in_a_folder_are_one_run() -> None:
     (folder / "notes.txt").write_text("not read")
     assert main(["import", "logs", "--model", "their-model"]) == 0
     assert only_run().n_episodes == 6 and only_run().model_name == "their-model"
-    assert {e.extra["imported"]["format"] for e in read_episodes(only_run().trajectories)} == {
+    assert {e.extra["imported"]["format"] for e in list(StoredEpisodes(only_run().trajectories))} == {
         "messages",
         "atif",
         "sweagent",
@@ -95,7 +95,7 @@ def test_parquet_is_read_row_by_row_without_the_nulls_of_its_columns() -> None:
     write_table(Table.from_pylist(plain), "plain.parquet")
     Path("same.jsonl").write_text(lines(chat(0), chat(1)))
     assert main(["import", "packed.parquet"]) == main(["import", "same.jsonl"]) == 0
-    first, second = (read_episodes(run.trajectories) for run in DataRegistry().query())
+    first, second = (list(StoredEpisodes(run.trajectories)) for run in DataRegistry().query())
     assert [e.steps for e in first] == [e.steps for e in second]
     assert main(["import", "plain.parquet"]) == 0
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_imported_is_one_line(
 
 
 def desk_like(number: int) -> dict[str, object]:
-    """A log short enough for the bundled student."""
+    """Return a log short enough for the bundled student."""
     messages = [
         {"role": "user", "content": f"close ticket {number}"},
         {"role": "assistant", "content": None, "tool_calls": [called("find", f'{{"id":{number}}}', "a")]},
@@ -157,7 +157,7 @@ def test_imported_trajectories_are_perturbed_and_cloned_and_the_failed_ones_are_
     small = ["training.num_epochs=1", "env.benchmark=logs"]
     assert main(["import", "chat.jsonl"]) == 0
     assert main(["perturb", "--overrides", *small, "perturbations.prompt_injection.prob=1.0"]) == 0
-    made = read_episodes(Path("data/trajectories/logs_noisy/trajectories.jsonl"))
+    made = list(StoredEpisodes(Path("data/trajectories/logs_noisy/trajectories.jsonl")))
     assert sum(e.construction == "native" for e in made) == 6 and any(e.construction == "annotate" for e in made)
     assert all(not e.executed and "99" not in e.metadata.goal for e in made)
     assert main(["train_policy", "--stage", "bc", "--overrides", *small]) == 0
@@ -168,7 +168,7 @@ def test_imported_trajectories_are_perturbed_and_cloned_and_the_failed_ones_are_
 def test_nothing_that_was_imported_enters_a_table() -> None:
     Path("chat.jsonl").write_text(lines(chat(success=True)))
     assert main(["import", "chat.jsonl"]) == 0
-    (episode,) = read_episodes(only_run().trajectories)
+    (episode,) = list(StoredEpisodes(only_run().trajectories))
     with pytest.raises(InputError, match="was imported, not executed"):
         Outcome.of(episode)
     merged = merge([Source(run_id="a", path=only_run().trajectories)], Path("merged.jsonl"))
@@ -238,7 +238,7 @@ def test_a_hub_data_set_in_the_cache_is_imported_without_a_network(tmp_path: Pat
     environment |= {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", CACHED], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [e.episode_id for e in read_episodes(only_run().trajectories)] == ["t0/s0", "t1/s0", "t2/s0"]
+    assert [e.episode_id for e in list(StoredEpisodes(only_run().trajectories))] == ["t0/s0", "t1/s0", "t2/s0"]
 
 
 USER = {"role": "user", "content": "Find the bug."}
@@ -511,7 +511,7 @@ def test_logged_requests_of_one_conversation_are_one_session() -> None:
     records = [asked("a", "one", 0.5), asked("b", "other", None), title, asked("a", "two", 0.25), asked("b", "end", 1)]
     Path("log.jsonl").write_text(lines(*reversed(records)))
     assert main(["import", "log.jsonl"]) == 0
-    episodes = list(read_episodes(only_run().trajectories))
+    episodes = list(StoredEpisodes(only_run().trajectories))
     played = {tuple(step.action.raw_text for step in one.steps): one for one in episodes}
     assert len(episodes) == len(played) == 3
     first, second = played["one", "two"], played["other", "end"]
@@ -557,14 +557,14 @@ def test_the_command_offers_the_formats_that_are_read() -> None:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every field and item of a value: what holds it, and its name or index there."""
+    """Yield every field and item of a value: its container, and its name or index there."""
     for name in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, name
         yield from places(value[name])
 
 
 def outcomes(value: Any) -> Iterator[Conversation | BadRecord]:
-    """What becomes of each record of a file's value; of a list under `lines`, of the lines of a file."""
+    """Yield the result of each record of a file's value; of a list under `lines`, of the lines of a file."""
     lined = value.get("lines") if isinstance(value, dict) else None
     places_and_records = grouped((f"f:{n}", line) for n, line in enumerate(lined)) if isinstance(lined, list) else ()
     for record in [record for _, record in places_and_records] or rows_of(value):

@@ -1,4 +1,4 @@
-"""What the tests of the browser share: whether this machine has one, and BrowserGym."""
+"""Shared parts of the browser tests: skip marks for a machine without a browser or BrowserGym."""
 
 from __future__ import annotations
 

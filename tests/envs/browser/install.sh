@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian's chromium, where this user may install packages; elsewhere one line says so, and the browser's tests are skipped.
+# Install Debian's chromium; without the right to install packages print one line, and the browser's tests are skipped.
 set -euo pipefail
 
 for program in chromium chromium-browser google-chrome-stable google-chrome; do

@@ -1,4 +1,4 @@
-"""A page as text is read as what it is, and the experts do on it what its goal says."""
+"""The experts read a page's text correctly and act as its goal says."""
 
 from __future__ import annotations
 

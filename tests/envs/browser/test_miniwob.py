@@ -1,4 +1,4 @@
-"""MiniWoB++ in a real Chromium: rewards, faults, replay, and nothing left behind."""
+"""MiniWoB++ in a real Chromium: rewards, faults, replay, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def task_of(benchmark: MiniWoB, template: str) -> Task:
 
 
 def play(benchmark: MiniWoB, task: Task, seed: int, actions: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """An episode of the expert, or of these actions: what was seen and done, the end last."""
+    """Play the expert, or these actions; return the observations and actions, the end last."""
     world = benchmark.make()
     observation, info = world.reset(seed=seed, task=task)
     assert info.env_fault is None
@@ -127,7 +127,7 @@ def test_a_full_reward_is_success_and_distances_have_a_threshold() -> None:
 
 
 def browser_of(process: int) -> int:
-    """Return the Chromium below a worker that has no Chromium above it; process numbers start again, so the smallest
+    """Return the Chromium below a worker that has no Chromium above it. Process numbers wrap around, so the smallest
     one may be a renderer's."""
     ancestors, names = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -177,7 +177,7 @@ def test_a_page_that_is_not_there_is_a_fault_of_the_site(miniwob: MiniWoB) -> No
 
 @real_browser
 def test_every_perturbation_shows_what_was_recorded(miniwob: MiniWoB) -> None:
-    """`R2V_RECORD=1` writes the golden anew."""
+    """`R2V_RECORD=1` records the golden pages again."""
     task = task_of(miniwob, "login-user")
     real = GuardedEnv(miniwob)
     played, pages = Remembered(real), {}

@@ -1,4 +1,4 @@
-"""`configs/miniwob/*.yaml` through all ten stages in a real Chromium: other tasks, sizes and model, no more."""
+"""`configs/miniwob/*.yaml` through all ten stages in a real Chromium; only tasks, sizes and model differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from examples.hub_models import hub_model
 from r2v.cli.main import main
 from r2v.config import PerturbationsConfig
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from tests import trust
 from tests.envs.browser import real_browser
 from tests.seeds.workspace import REPOSITORY, standing_in
@@ -66,7 +66,7 @@ WHOLE = [
 
 
 def run_and_verify(folder: Path, condition: str, sizes: list[str], capsys: pytest.CaptureFixture[str]) -> Path:
-    """The ten stages and the audit of what they made, in a folder of their own; the results."""
+    """Run the ten stages and audit their artifacts, in a folder of their own; return the results."""
     model = hub_model("llama", folder / "model", ['{"tool":"click","bid":"12"}'])
     config = str(REPOSITORY / "configs/miniwob" / f"{condition}.yaml")
     with standing_in(folder):
@@ -92,8 +92,8 @@ def test_the_noisy_configuration_ends_well_with_every_perturbation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = [f"perturbations.{name}.prob=0.3" for name in PerturbationsConfig.categories()]
-    every += ["perturbations.renumbered_dom.prob=1"]  # comes last, and only to pages that others left alone
+    every += ["perturbations.renumbered_dom.prob=1"]  # applied last, and only to pages without another perturbation
     results = run_and_verify(tmp_path, "noisy", [*WHOLE, *every], capsys)
     files = [path for path in (results / "episodes").rglob("*.jsonl*") if path.is_file()]
-    steps = [step for path in files for episode in read_episodes(path) for step in episode.steps]
+    steps = [step for path in files for episode in list(StoredEpisodes(path)) for step in episode.steps]
     assert {mark.category for step in steps for mark in step.perturbations} == set(PerturbationsConfig.categories())

@@ -1,4 +1,5 @@
-"""Trouble in the middle of a collection: every episode has an end, faults apart from failures, and none is lost."""
+"""Trouble in the middle of a collection: every episode has an end, faults are distinguished from failures, and none is
+lost."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from tests import trust
 from tests.envs.browser import real_browser
 
 WORDS = ["collect", "--seeds", "1", "--overrides", "env.benchmark=miniwob", "inference.max_steps=3"]
-WORDS += ["rollout.max_conversations=2"]  # and so many browsers
+WORDS += ["rollout.max_conversations=2"]  # and as many browsers
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves MiniWoB's pages, counts them, and says nothing. What is to happen at a page happens before its answer."""
+    """Serve MiniWoB's pages, count them, and log nothing. The event planned for a page happens before its answer."""
 
     pages = itertools.count(1)
     at: dict[int, Callable[[int], None]] = {}
@@ -43,15 +44,15 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
                 return self.send_error(503)
         if Quiet.stuck and Quiet.stuck in self.path:
             Quiet.over.wait()
-            return  # whoever asked has gone
+            return  # the client has gone
         super().do_GET()
 
     def log_message(self, *_: object) -> None:
-        """Not a word."""
+        """Log nothing."""
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """As many connections may wait as two browsers open."""
+    """A server whose backlog holds the connections that two browsers open."""
 
     request_queue_size = 64
 
@@ -73,7 +74,7 @@ class Site:
 
 
 def browser_of(port: int) -> psutil.Process:
-    """The Chromium that asks from a port of this machine."""
+    """Return the Chromium that owns a local port."""
     (asks,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port}
     process = psutil.Process(asks)
     return [one for one in [process, *process.parents()] if one.name().startswith("chrom")][-1]
@@ -88,7 +89,7 @@ def kill_worker(port: int) -> None:
 
 
 def collected(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The manifest and the episodes of the one run."""
+    """Return the manifest and the episodes of the only run."""
     (run,) = folder.glob("data/runs/*")
     lines = (run / "trajectories.jsonl").read_text().splitlines()
     return json.loads((run / "run_manifest.json").read_text()), [json.loads(line) for line in lines]

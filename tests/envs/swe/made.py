@@ -15,11 +15,11 @@ from r2v.envs.swe.repositories import git
 from r2v.sandbox.process import lacking
 
 walls = pytest.mark.skipif(bool(lacking()), reason=f"no sandbox here: {lacking()}")
-"""What runs commands needs bubblewrap."""
+"""Mark of tests that run commands, which need bubblewrap."""
 graded = pytest.mark.skipif(
     not (swebench_home() / "grading").is_dir(), reason="swebench is not installed: `r2v swebench install` (make test)"
 )
-"""What grades needs swebench's own functions."""
+"""Mark of tests that grade, which need swebench's own functions."""
 
 RIGHT = """\
 diff --git a/total.py b/total.py
@@ -59,7 +59,7 @@ def test_kind():
 
 
 def record(folder: Path, **changes: Any) -> dict[str, Any]:
-    """An instance whose repository lies in `folder`."""
+    """Return an instance whose repository lies in `folder`."""
     tree = folder / "sums"
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
@@ -90,14 +90,14 @@ def record(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def dataset(folder: Path, *records: dict[str, Any]) -> Path:
-    """A file of instances; the one of `record` where none are given."""
+    """Write a file of instances; without any, the one of `record`."""
     path = folder / "instances.jsonl"
     path.write_text("".join(f"{json.dumps(one)}\n" for one in records or (record(folder),)))
     return path
 
 
 def bash(command: str) -> str:
-    """The action that runs a command."""
+    """Return the action that runs a command."""
     return json.dumps({"tool": "bash", "command": command})
 
 

@@ -1,4 +1,4 @@
-"""Docker and apptainer: what they are asked, by programs that stand in for them and run what they are given here."""
+"""Docker and apptainer: their command lines, checked by stand-in programs that run the given command here."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_images_are_made_once_and_one_that_fails_stops_no_other(asked: Path, tmp
 
 
 class Noted:
-    """An environment of mini-swe-agent's protocol that notes how it was made."""
+    """An environment of mini-swe-agent's protocol that records its arguments."""
 
     def __init__(self, **made: object) -> None:
         self.made = made

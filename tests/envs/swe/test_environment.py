@@ -1,4 +1,4 @@
-"""The world of SWE-bench in a real sandbox: what an agent can do, what it cannot, and what is judged of it."""
+"""The environment of SWE-bench in a real sandbox: an agent's abilities, its limits, and the grading of its patch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.base import Info, load_benchmark, require_playable
 from r2v.envs.check import check_benchmark
 from r2v.envs.guard import GuardedEnv
@@ -27,7 +27,7 @@ MEND = bash(f"git apply - <<'E'\n{RIGHT}E")
 
 
 class Played:
-    """A world with its one task set up."""
+    """An environment with its only task set up."""
 
     def __init__(self, folder: Path, *records: dict[str, Any], **options: Any) -> None:
         options = {"dataset": str(dataset(folder, *records)), "command_seconds": 20} | options
@@ -36,11 +36,11 @@ class Played:
         self.first, _ = self.world.reset(seed=1, task=self.benchmark.tasks()[0])
 
     def do(self, command: str) -> str:
-        """What a command shows."""
+        """Return the output of a command."""
         return self.world.step(bash(command))[0]
 
     def submit(self) -> Info:
-        """What submitting comes to."""
+        """Submit; return the info of the last step."""
         return self.world.step(SUBMIT)[4]
 
 
@@ -76,11 +76,11 @@ LITTER = (
     "printf 'a\\r\\nb\\n' > 'two words'; printf x > $(printf 'caf\\351'); ln -s total.py link; chmod +x total.py",
     "git init -q src",
 )
-"""Files, settings and repositories that an agent may leave behind, beside a right fix."""
+"""Files, settings and repositories that an agent may leave behind, beside a correct fix."""
 
 
 def test_a_fix_in_any_encoding_is_resolved_whatever_is_left_beside_it(tmp_path: Path, played: Played) -> None:
-    # The byte 0xe9 is no UTF-8: three characters stand for it where a patch goes through text.
+    # The byte 0xe9 is no UTF-8: it becomes three characters where a patch goes through text.
     played.do("mkdir src; printf '# coding: latin-1\\r\\nONE = len(\"\\351\")\\r\\n' | tee {one,src/two}.py")
     played.do("echo 'from one import ONE\nfrom src.two import ONE as TWO' > total.py")
     played.do("echo 'def total(numbers): return sum(numbers) + ONE - TWO if ONE == 1 else 0' >> total.py")
@@ -217,7 +217,7 @@ def test_bad_instances_cost_their_episodes_alone(tmp_path: Path, monkeypatch: py
     assert main(["collect", "--seeds", "1", "--overrides", *words]) == 0
     (run,) = DataRegistry().query()
     assert (run.status, run.n_episodes, run.n_success, run.n_env_faults) == ("done", 4, 1, 3)
-    faults = {one.metadata.task_id: one.env_fault for one in read_episodes(run.trajectories)}
+    faults = {one.metadata.task_id: one.env_fault for one in list(StoredEpisodes(run.trajectories))}
     assert faults.pop("good") is None and all(fault and name[:3] == "bad" for name, fault in faults.items())
 
 

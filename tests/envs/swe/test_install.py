@@ -1,4 +1,4 @@
-"""Repositories are made where R2V made their folder, and a folder of the user's is no unfinished one of them."""
+"""Repositories are created in a folder that R2V made, and a user's own folder is never taken for an unfinished one."""
 
 from __future__ import annotations
 

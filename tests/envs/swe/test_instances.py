@@ -1,4 +1,4 @@
-"""Instances: what a file must hold, and what is said where it does not."""
+"""Instances: the required contents of a file, and the messages where they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every perturbation on SWE-bench's own pages, held against recorded ones (`perturbed_pages.json`)."""
+"""Every perturbation on SWE-bench's own pages, compared with recorded ones (`perturbed_pages.json`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = ("cat -n total.py", "grep -n total total.py", "ls -l", "ls -l")
 
 
 def perturbed(folder: Path, category: str) -> dict[str, object]:
-    """An episode of a few commands, every step hit by one category: the goal and the pages as an agent sees them."""
+    """Play a few commands with one perturbation at every step; return the goal and the pages that the agent sees."""
     benchmark = load_benchmark("swebench", {"dataset": str(dataset(folder)), "command_seconds": 20})
     probs = {name: CategoryConfig(prob=float(name == category)) for name in PerturbationsConfig.categories()}
     config = PerturbationsConfig(**probs, held_out=[])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`configs/swebench/noisy.yaml` itself, through all ten stages: other tasks, sizes, model and endpoints, no more."""
+"""`configs/swebench/noisy.yaml` itself through all ten stages; only tasks, sizes, model and endpoints differ."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ SMALL = [
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.05",
     "verifier.mode=llm_judge",
+    "anyway=true",  # so small a policy learns nothing, where a user would be stopped before paying
 ]
 
 

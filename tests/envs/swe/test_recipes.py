@@ -1,4 +1,4 @@
-"""The bundled instances, by official grading: the expert solves them, whoever does nothing solves none."""
+"""The bundled instances, by official grading: the expert solves them, an agent that does nothing solves none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_there_are_enough_of_enough_packages_and_kinds() -> None:
 
 
 def play(benchmark: SweBench, task: Task) -> tuple[list[str], bool | None]:
-    """The expert's actions, and whether they solve the task."""
+    """Return the expert's actions and True if they solve the task."""
     world = benchmark.make()
     page, _ = world.reset(seed=1, task=task)
     messages = [Message(role="user", content=task.goal), Message(role="tool", content=page)]

@@ -1,4 +1,5 @@
-"""What the tests of WebArena share: whether this machine has its child interpreter and a browser, and stub sites."""
+"""Shared parts of the WebArena tests: skip marks for a machine without its child interpreter or a browser, and stub
+sites."""
 
 from __future__ import annotations
 

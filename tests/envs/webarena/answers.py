@@ -1,4 +1,4 @@
-"""What the emulated teacher and both judges answer about WebArena's tasks: the teacher knows the official answers."""
+"""Answers of the emulated teacher and of both judges to WebArena's tasks: the teacher knows the official answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from r2v.envs.webarena.tasks import official_tasks, public
 
 
 def answer(request: EmulatedRequest) -> str:
-    """An official judgement, or the call that ends a task right."""
+    """Return an official judgement, or the call that solves a task."""
     asked = request.messages[-1].content
     if "Conclude the judgement by correct/incorrect" in asked:
         reference, said = (

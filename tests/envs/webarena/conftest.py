@@ -1,4 +1,4 @@
-"""Stub sites, one set a module."""
+"""Stub sites, one set per test module."""
 
 from __future__ import annotations
 

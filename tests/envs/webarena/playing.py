@@ -1,4 +1,4 @@
-"""Playing a task by a list of calls, in which an element is named as the page shows it: `[textbox Comment]`."""
+"""Playing a task by a list of calls; an element is named as on the page: `[textbox Comment]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ELEMENT = re.compile(r"\[(\w+) ([^\]]*)\]")
 
 @dataclass
 class Played:
-    """What an episode came to."""
+    """The outcome of an episode."""
 
     observations: list[str]
     ended: bool
@@ -24,7 +24,7 @@ class Played:
 
 
 def call(observation: str, words: Call) -> str:
-    """A call of a tool: its name and arguments `name=value`; the bid of an element is looked up on the page."""
+    """Return a tool call with the arguments `name=value`; the bid of an element is looked up on the page."""
     arguments = dict(word.partition("=")[::2] for word in words[1:])
     if found := _ELEMENT.fullmatch(arguments.get("bid", "")):
         line = re.search(rf"\[(\w+)\] {found[1]} '{re.escape(found[2])}'", observation)
@@ -37,7 +37,7 @@ def play(benchmark: WebArena, task: Task, calls: Sequence[Call]) -> Played:
     world = benchmark.make()
     try:
         observation, info = world.reset(seed=1, task=task)
-        if info.env_fault is not None:  # a browser that hangs is started anew, as R2V does
+        if info.env_fault is not None:  # a browser that hangs is restarted, as in R2V
             observation, info = world.reset(seed=1, task=task)
         assert info.env_fault is None, info.env_fault
         seen, ended = [observation], False

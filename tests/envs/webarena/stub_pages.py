@@ -1,4 +1,4 @@
-"""Pages of the stub sites, and what may be posted to them.
+"""Pages of the stub sites, and the posts that they accept.
 
 A form posts where the real site's does, in its shape: GitLab and the shop's cart by script, as JSON and multipart, the
 forum and reviews as forms that are answered by a redirect, and the map shows a route without loading a page. Addresses
@@ -16,11 +16,11 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 Notes = dict[str, list[dict[str, str]]]
-"""What was posted, by site and path of the page that shows it."""
+"""Posted notes, by site and path of the page that shows them."""
 Note = Mapping[str, Any]
 
 MERGE_REQUESTS = {"primer/design": ("450", "139245"), "a11yproject/a11yproject.com": ("1531", "72594")}
-"""Project -> number of the merge request in its address, and the one that its comments are posted to."""
+"""Project -> number of the merge request in its address, and the number that its comments are posted to."""
 MEMBERS = {"abisubramanya27": 5}
 LEVELS = {"Guest": 10, "Reporter": 20}
 FORUMS = {"consoles": "10039", "nyc": "9992"}
@@ -35,16 +35,16 @@ _SENDING = """<script>function send(where, kind, body) {
   if (kind) request.setRequestHeader('Content-Type', kind);
   request.send(body); return request }
 function field(name) { return document.querySelector(`[name='${name}']`).value }</script>"""
-"""In place of the sites' own scripts. The request is synchronous, so that a click ends when it is answered."""
+"""Stand-in for the sites' own scripts. The request is synchronous, so that a click ends with its answer."""
 
 
 def document(title: str, body: str) -> str:
-    """A whole page."""
+    """Return a whole page."""
     return f"<!doctype html><title>{escape(title)}</title><body>{body}</body>"
 
 
 def page(notes: Notes, site: str, path: str, query: Mapping[str, str]) -> str:
-    """What stands at an address."""
+    """Return the page at an address."""
     for part, render in _PAGES.items():
         if part in path:
             return document(f"{site} {path}", render(notes, path, query))
@@ -55,7 +55,7 @@ def page(notes: Notes, site: str, path: str, query: Mapping[str, str]) -> str:
 
 
 def posted(notes: Notes, site: str, address: str, kind: str, body: str) -> tuple[int, str]:
-    """Take what was posted: the status, and the JSON or the address of the answer."""
+    """Store a post; return the status, and the JSON or the address of the answer."""
     path, query = urlsplit(address).path, dict(parse_qsl(urlsplit(address).query))
     fields = _fields(kind, body)
     for pattern, take in _TAKERS.items():
@@ -66,7 +66,7 @@ def posted(notes: Notes, site: str, address: str, kind: str, body: str) -> tuple
 
 
 def program(notes: Notes, path: str) -> Any:
-    """What the shop's interface for programs answers, which some evaluators ask."""
+    """Return the answer of the shop's REST interface, which some evaluators query."""
     if path.endswith("/reviews"):
         return [
             {"nickname": note["nickname"], "ratings": [{"rating_name": "Rating", "percent": _percent(note)}]}
@@ -76,12 +76,12 @@ def program(notes: Notes, path: str) -> Any:
 
 
 def _percent(note: Note) -> int:
-    """Ratings 16 to 20 are one to five stars."""
+    """Return the percentage of a rating: 16 to 20 are one to five stars."""
     return 20 * (int(note["ratings[4]"]) - 15)
 
 
 def _fields(kind: str, body: str) -> dict[str, Any]:
-    """What was posted, by name, from JSON, a form or a multipart form."""
+    """Return the fields of a post, by name, from JSON, a form or a multipart form."""
     if "json" in kind:
         return dict(json.loads(body))
     if "multipart" in kind:
@@ -138,7 +138,7 @@ def _invited(notes: Notes, found: re.Match[str], query: Mapping[str, str], field
 
 
 def _directions(notes: Notes, path: str, query: Mapping[str, str]) -> str:
-    """The map's own directions: its script shows them and changes the address; no page is loaded."""
+    """Return the map's own directions: a script shows them and changes the address; no page is loaded."""
     start, end, engine = (escape(query.get(name, "")) for name in ("from", "to", "engine"))
     options = "".join(f"<option{' selected' * (name == engine)}>{name}</option>" for name in ("Bicycle", "Car", "Foot"))
     fields = "".join(
@@ -224,7 +224,7 @@ def _old_guards(notes: Notes, path: str, query: Mapping[str, str]) -> str:
 
 
 def _form(sending: str, fields: str, button: str) -> str:
-    """A form whose script sends it; `sending` holds no double quotation mark."""
+    """Return a form that a script sends; `sending` contains no double quotation mark."""
     return f'<form method=post onsubmit="{sending}">{fields}<button>{button}</button></form>'
 
 
@@ -250,4 +250,4 @@ _TAKERS: dict[str, Callable[[Notes, re.Match[str], Mapping[str, str], Note], tup
     r"/rest/default/V1/carts/mine/payment-information": _ordered,
     LAMP_REVIEWS: _reviewed,
 }
-"""Address that is posted to -> what becomes of it."""
+"""Address of a post -> its handler."""

@@ -1,5 +1,5 @@
-"""Sites that stand in for WebArena's: seven servers on loopback, whose pages (`stub_pages`) have the forms, labels and
-elements that the tasks' own addresses and locators name. What an agent posts, they show, as the real ones do."""
+"""Stand-in sites for WebArena's: seven servers on loopback, whose pages (`stub_pages`) have the forms, labels and
+elements that the tasks' own addresses and locators name. They show an agent's posts, as the real sites do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGIN = {
     "shopping": ("/customer/account/login/", "Email", "Password", "Sign In"),
     "shopping_admin": ("/admin", "Username", "Password", "Sign in"),
 }
-"""Where a site's login is, and its labels, as BrowserGym looks for them."""
+"""Paths of the sites' logins, and their labels, as BrowserGym looks for them."""
 
 
 class Stub:
@@ -28,10 +28,10 @@ class Stub:
 
     def __init__(self) -> None:
         self.notes: Notes = {}
-        """What was posted, by the page that shows it."""
+        """Posted notes, by the page that shows them."""
         self.resets = 0
         self.pages: list[str] = []
-        """Addresses of pages as they were asked for."""
+        """Addresses of the requested pages, in order."""
         self.gone = threading.Event()
         self.servers = {site: Server(("127.0.0.1", 0), _handler(self, site)) for site in PUBLIC_NAMES}
         for server in self.servers.values():
@@ -56,7 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that leaves while a page comes is no error."""
+        """Ignore a browser that leaves while a page is sent."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def _handler(stub: Stub, site: str) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Not a word."""
+            """Log nothing."""
 
     return Handler
 
@@ -123,7 +123,7 @@ def _login(site: str, path: str) -> str:
 
 
 def wait_for(state: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until it is so."""
+    """Wait until `state` returns True."""
     until = time.monotonic() + seconds
     while not state():
         assert time.monotonic() < until

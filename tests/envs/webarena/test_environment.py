@@ -1,4 +1,4 @@
-"""What a world of WebArena does when a site fails, when sites were changed, and on another site set."""
+"""An environment of WebArena when a site fails, when sites were changed, and on another site set."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_site_that_is_down_is_a_fault(stub: Stub, monkeypatch: pytest.MonkeyPa
 def test_sites_are_put_back_before_the_episode_after_one_that_changed_them(
     stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another process too: what is known of it is a file."""
+    """Another process sees it too: the state is a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WA_FULL_RESET", stub.url("homepage"))
     for ids, resets in (([389, 7], 0), ([7], 1), ([7], 1)):

@@ -1,4 +1,4 @@
-"""An environment at the child interpreter's place is made anew where it is an unfinished one of R2V's own."""
+"""An unfinished environment of R2V's at the child interpreter's path is replaced; a user's own is not."""
 
 from __future__ import annotations
 

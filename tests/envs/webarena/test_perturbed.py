@@ -1,4 +1,4 @@
-"""Every perturbation on pages of WebArena's sites, held against recorded ones (`perturbed_pages.json`)."""
+"""Every perturbation on pages of WebArena's sites, compared with recorded ones (`perturbed_pages.json`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ PAGE = "http://gitlab.com/primer/design/-/merge_requests/450"
 
 @real_worlds
 def test_every_perturbation_shows_what_was_recorded(stub: Stub) -> None:
-    """`R2V_RECORD=1` writes the golden anew. A comment was left before, so the page holds more than its form."""
+    """`R2V_RECORD=1` records the golden pages again. A comment was left before, so the page holds more than its
+    form."""
     stub.notes["gitlab/primer/design/-/merge_requests/450"] = [{"Comment": "The contrast of the footer is too low"}]
     benchmark = WebArena(tasks=[389], slow_mo=0, traces="")
     (task,) = benchmark.tasks()

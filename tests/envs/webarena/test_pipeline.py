@@ -1,4 +1,4 @@
-"""`configs/webarena/noisy.yaml` itself, through all ten stages: other tasks, sizes, model and endpoints, no more."""
+"""`configs/webarena/noisy.yaml` itself through all ten stages; only tasks, sizes, model and endpoints differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.llm.talk import environment
 from tests.seeds.workspace import REPOSITORY, standing_in
 
 TASKS = [7, 8, 9, 57, 70, 97, 98, 377, 363, 383, 137, 138, 32, 33, 52]
-"""Ten of the training split, two to calibrate with and three to evaluate on, with answers of several kinds."""
+"""Ten tasks of the training split, two for calibration and three for evaluation, with answers of several kinds."""
 
 SMALL = [
     f"env.options.tasks='{' '.join(map(str, TASKS))}'",
@@ -47,6 +47,7 @@ SMALL = [
     "teacher.flush_seconds=0.2",
     "teacher.poll_seconds=0.05",
     "verifier.mode=llm_judge",
+    "anyway=true",  # so small a policy learns nothing, where a user would be stopped before paying
 ]
 
 

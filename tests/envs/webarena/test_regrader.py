@@ -1,4 +1,4 @@
-"""How a plain answer is put into the form that webarena-verified reads, and which answers cannot be."""
+"""Conversion of a plain answer to the form of webarena-verified, and the answers that cannot be converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What webarena-verified itself says of a route, given requests made up here: why routes are not regraded."""
+"""webarena-verified's own verdict on a route, given made-up requests: the reason why routes are not regraded."""
 
 from __future__ import annotations
 

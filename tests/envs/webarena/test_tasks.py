@@ -1,4 +1,4 @@
-"""The official tasks as R2V's: unique goals, what changes a site, and refusals in a line."""
+"""The official tasks as R2V's: unique goals, the tasks that change a site, and refusals in a line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_sites_that_a_task_needs_are_asked_for_before_a_run_is_begun(monkeypatch
         WebArena(tasks=[7, 118]).require_here()
     WebArena(tasks=[118]).require_here()
     monkeypatch.setenv("WA_B_MAP", "http://host:3000")
-    WebArena(tasks=[7]).require_here()  # rollout.sites=[b]: whoever takes the set looks
+    WebArena(tasks=[7]).require_here()  # rollout.sites=[b]: checked when the set is taken
 
 
 def test_an_agent_has_the_calls_of_browsergyms_webarena() -> None:

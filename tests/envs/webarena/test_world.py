@@ -48,7 +48,7 @@ def post(button: str, **fields: str) -> list[Call]:
 
 
 def route(engine: str) -> list[Call]:
-    """The way from one place to another, by the form on the map's first page."""
+    """Return the calls that ask for a route by the form on the map's first page."""
     ends = {"From": "Gates and Hillman Centers, Pittsburgh", "To": "Independence Hall, Philadelphia"}
     filled: list[Call] = [("fill", f"bid=[textbox {name}]", f"value={value}") for name, value in ends.items()]
     return [*filled, ("select_option", "bid=[combobox Engine]", f"options={engine}")]
@@ -126,20 +126,20 @@ CASES: dict[int, tuple[str, list[Call], *tuple[list[Call], ...]]] = {
         [*rate(4), tell("done")],
     ),
 }
-"""Task -> what its evaluators do, calls that end it right, and calls that end it wrong."""
+"""Task -> the kind of its evaluators, calls that solve it, and calls that fail it."""
 
 
 TRACES = "traces"
 NOT_COVERED = {7, 9, 34, 11, 8, 101, 173, 356}
-"""Where the offline grader cannot be asked: records, a number or a boolean within a sentence, a sentence for an error,
-and a route, for which it has no more to look at than the map's first page."""
+"""Tasks that the offline grader cannot grade: records, a number or a boolean within a sentence, a sentence for an
+error, and a route, of which it sees only the map's first page."""
 LENIENT = {390}
-"""Where the offline grader lets the last wrong end pass: it takes marks at both ends of a text away, so that "lgtm!" is
-"lgtm" (_strip_prefix_suffix of webarena_verified.core.evaluation.data_types.string)."""
+"""Tasks of which the offline grader accepts the last wrong end: it strips marks at both ends of a text, so that "lgtm!"
+is "lgtm" (_strip_prefix_suffix of webarena_verified.core.evaluation.data_types.string)."""
 
 
 def judgement(request: EmulatedRequest) -> str:
-    """The judge: whoever says that none is near, or that no such shop is there, is right."""
+    """Return the judge's verdict: correct for an answer that none is near, or that no such shop exists."""
     asked = request.messages[-1].content
     if "reported unachievable reason" in asked:
         return "same" if "there is no such shop" in asked else "different"
@@ -160,7 +160,7 @@ def webarena(stub: Stub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
 
 
 PLAYED = (*CASES,) if trust.whole_suites else (7, 11, 8, 101, 173, 377, 389, 356, 600, 481)
-"""`make test` plays some."""
+"""Tasks to play: `make test` plays some."""
 
 
 @real_worlds
@@ -170,7 +170,7 @@ def test_the_official_evaluators_tell_right_from_wrong(webarena: WebArena, stub:
 
 
 def tell_apart(webarena: WebArena, stub: Stub, id_: int) -> None:
-    """Play a task wrong and right; its traffic is recorded."""
+    """Play a task wrong and right; record its traffic."""
     task = next(task for task in webarena.tasks() if task.task_id == f"webarena.{id_}")
     _, right, *wrong = CASES[id_]
     for calls in (*wrong, right):
@@ -184,7 +184,7 @@ def tell_apart(webarena: WebArena, stub: Stub, id_: int) -> None:
 def test_the_offline_grader_agrees_with_the_live_one_on_all_that_it_covers(
     webarena: WebArena, stub: Stub, tmp_path: Path
 ) -> None:
-    """The live evaluators look at the sites, webarena-verified at what was sent to them."""
+    """The live evaluators look at the sites, webarena-verified at the requests that reached them."""
     traces = Path(TRACES)
     for id_ in PLAYED:
         if not any(json.loads(path.read_text())["task_id"] == f"webarena.{id_}" for path in traces.glob("*.json")):

@@ -1,4 +1,4 @@
-"""A world in a child process: what hangs, dies, floods or raises is a fault, and nothing is left of it."""
+"""An environment in a child process: hanging, dying, flooding and raising are faults, and no process is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def world(pool: WorkerPool) -> Iterator[WorkerEnvironment]:
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that is dead and not yet waited for does not."""
+    """True if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -48,7 +48,7 @@ def alive(process: int) -> bool:
 
 
 def gone(process: int) -> bool:
-    """Whether a process ends within a while."""
+    """True if a process ends within ten seconds."""
     for _ in range(200):
         if not alive(process):
             return True
@@ -109,7 +109,7 @@ def test_what_a_world_prints_neither_stops_it_nor_is_kept(world: WorkerEnvironme
 )
 def test_every_wait_has_a_limit(pool: WorkerPool, task: str, limits: WorldLimits, says: str) -> None:
     world = WorkerEnvironment(pool, limits=limits, tools=())
-    pool.give(pool.take())  # so that the start of an interpreter is not what takes long
+    pool.give(pool.take())  # so that the time limit does not include the start of an interpreter
     info = world.reset(seed=1, task=Task(task_id=task, goal="count"))[1]
     if task == "count":
         info = world.step("hang")[4]

@@ -1,4 +1,5 @@
-"""Worlds that run in a worker: a well-behaved one, and each way to go wrong in one step. They import nothing of R2V."""
+"""Environments that run in a worker: a well-behaved one, and one step for each way to fail. They import nothing of
+R2V."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from typing import Any
 
 
 def answer(observation: str, **more: Any) -> dict[str, Any]:
-    """An answer of a step that does not end the episode."""
+    """Return the answer of a step that does not end the episode."""
     return {"observation": observation, "reward": 0.0, "terminated": False, "truncated": False, **more}
 
 
 class Counter:
-    """Counts its steps; `stop` ends with success. An action may also be one of the troubles below."""
+    """Counts its steps; `stop` ends with success. The other actions cause the troubles below."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
@@ -36,7 +37,7 @@ class Counter:
         return answer(str(self.count))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing: no resource is held."""
 
     def hang(self) -> None:
         while True:
@@ -66,7 +67,7 @@ class Counter:
         return {"observation": "no reward"}
 
     def detach(self) -> dict[str, Any]:
-        """A child in a session of its own, as a browser's."""
+        """Start a child in a session of its own, as a browser does."""
         child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
         return answer(str(child.pid))
 
@@ -78,7 +79,7 @@ class Counter:
 
 
 class Broken:
-    """Cannot even be made."""
+    """An environment whose constructor raises."""
 
     def __init__(self) -> None:
         raise RuntimeError("no display")

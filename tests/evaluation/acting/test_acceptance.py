@@ -26,7 +26,7 @@ NOISY: Condition = "noisy"
     ],
 )
 def test_what_no_success_speaks_for_is_thrown_away(won: int, lost: int, rule: Rule, accepted: bool) -> None:
-    """Of 40 tasks, so many that only the trained policy does and so many that only the cloned one does."""
+    """Of 40 tasks, so many that only the trained policy solves and so many that only the cloned one does."""
     names = [f"t{index}" for index in range(40)]
     cloned = {name: float(won <= index < won + lost) for index, name in enumerate(names)}
     trained = {name: float(index < won) for index, name in enumerate(names)}

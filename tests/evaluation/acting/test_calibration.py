@@ -1,4 +1,4 @@
-"""Thresholds of all methods and points are searched for together and come out as one by one."""
+"""Thresholds of all methods and points are searched together, with the same results as one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from r2v.data.episode import Episode
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import InputError
 from r2v.evaluation.acting.calibration import ExecutedPlays
@@ -29,7 +29,7 @@ SPECS = specs(CHAIN, 30)
 
 @dataclass
 class Runner:
-    """What calibration needs of a `MethodRunner`, on the chain."""
+    """The part of a `MethodRunner` that calibration needs, on the chain."""
 
     player: MemoryPlayer
     on: Any
@@ -75,8 +75,8 @@ def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: p
 
 
 def test_r2v_acts_by_the_score_that_calibration_tasks_prefer() -> None:
-    """r2v draws lots and an alternative sees where the small policy fails, so that is what acts; with too few tasks,
-    or where both see it, r2v's own score does."""
+    """r2v scores at random and an alternative sees where the small policy fails, so the alternative acts; with too few
+    tasks, or if both see it, r2v's own score does."""
     chain = ChainBenchmark(num_tasks=FEWEST_TASKS, length=4, hard=2)
     on = chain_stage(chain, (0.9, 0.3), 0.95)
     some = specs(chain, FEWEST_TASKS)
@@ -103,7 +103,7 @@ def test_what_is_written_gives_the_same_thresholds_again(runner: Any, tmp_path: 
     plays.write(tmp_path)
     read = RecordedPlays.read(tmp_path, GATES)
     assert place_thresholds(read, targets) == placed and read.asked == read.found.keys() == plays.cells.keys()
-    (first, *_) = read_episodes(plays_path(tmp_path, "r2v"))
+    (first, *_) = list(StoredEpisodes(plays_path(tmp_path, "r2v")))
     assert re.fullmatch("[0-9a-f]{16}", first.steps[0].observation.raw_text)
     with pytest.raises(InputError, match=r"no episodes of r2v at threshold 0\.123"):
         read([("r2v", 0.123)])

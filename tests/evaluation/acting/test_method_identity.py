@@ -1,4 +1,4 @@
-"""A method's identity holds what it asks and nothing more."""
+"""A method's identity holds the settings of its calls and nothing more."""
 
 from __future__ import annotations
 

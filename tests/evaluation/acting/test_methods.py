@@ -1,4 +1,4 @@
-"""The method registry against everything that is keyed by a method's name."""
+"""The method registry agrees with every table that is keyed by a method's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a cloned policy is worth the stages after it, and what is said of one that is not."""
+"""Readiness of a cloned policy for the later stages, and the message for one that is not ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files calibration leaves, and where its records are of."""
+"""The files of a calibration, and the tasks of its records."""
 
 from __future__ import annotations
 

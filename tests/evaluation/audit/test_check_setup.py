@@ -1,4 +1,4 @@
-"""A stranger's setup: what would take all memory or hours is refused before anything is made of it."""
+"""A third party's setup: one that would take all memory or hours is refused before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation says of itself beside its files, and what may lie in its folder."""
+"""An evaluation's records about itself, and the files allowed in its folder."""
 
 from __future__ import annotations
 

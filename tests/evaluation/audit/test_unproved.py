@@ -1,4 +1,4 @@
-"""The list of unproved values is one: the page has the table that the code prints from."""
+"""There is one list of unproved values: the page has the table that the code prints from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.test_imports import REPOSITORY
 
 
 def table() -> Iterator[str]:
-    """The lines of the page's table."""
+    """Yield the lines of the page's table."""
     yield from ("| what | leaves | why it cannot be proved |", "|---|---|---|")
     for one in UNPROVED:
         yield f"| {one.what} | {', '.join(f'`{leaf}`' for leaf in one.leaves) or 'all of such a model'} | {one.why} |"

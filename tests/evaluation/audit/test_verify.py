@@ -1,4 +1,4 @@
-"""A configuration beside results stands there as R2V writes it, and the tables are what the episodes give."""
+"""A configuration beside results has the form in which R2V writes it, and the tables follow from the episodes."""
 
 from __future__ import annotations
 

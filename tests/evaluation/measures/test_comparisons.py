@@ -11,7 +11,7 @@ from r2v.evaluation.setup import Setup
 
 
 def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40, usd=None):
-    """One seed, one condition: each method solves its first `solved` tasks."""
+    """Return an evaluation of one seed and one condition: each method solves its first `solved` tasks."""
     names = [f"t{k:02}" for k in range(tasks)]
     cost = {"slm_only": 1.0, "llm_only": 11.0, **(usd or {})}
     escalated = {"slm_only": 0, "llm_only": 10}

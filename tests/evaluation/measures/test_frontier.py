@@ -99,7 +99,7 @@ def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
 
 
 def played(make_episode, solved: dict[str, str], escalated: dict[str, int]):
-    """Two operating points of r2v and the coin, eight tasks, ten steps an episode."""
+    """Return a measurement with two operating points of r2v and the coin, eight tasks, ten steps an episode."""
     routers = ("random_router", "r2v")
     setup = Setup(
         benchmark="desk",
@@ -143,7 +143,7 @@ def test_where_the_small_policy_solves_nothing_no_method_has_an_area(make_episod
 
 @pytest.mark.parametrize(("steps", "solved"), [(0, SOLVED["slm_only"]), (10, SOLVED["llm_only"])])
 def test_a_router_that_never_mixes_has_no_area(make_episode, steps, solved):
-    """Both of its points lie on an end, and the area beneath a diagonal, .5, would be nobody's."""
+    """Both of its points lie on an end, and the area below a diagonal, .5, would describe no router."""
     measured = played(make_episode, {**SOLVED, "r2v": solved}, {**ASKED, "r2v": steps})
     assert areas(measured) == [pytest.approx(0.85), None]
 

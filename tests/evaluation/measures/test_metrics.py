@@ -1,4 +1,4 @@
-"""Figures of grids small enough to work out by hand: which interval a rate gets, tails, faults, and gaps."""
+"""Figures of grids small enough to work out by hand: the intervals of rates, tails, faults, and gaps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def setup_of(conditions: dict[str, dict[str, str]]) -> Setup:
 
 
 def measured_of(**conditions: dict[str, str]) -> Measured:
-    """Per condition, task -> its outcome under each seed: 1, 0, or x for a fault of the world."""
+    """Return measurements: per condition, task -> its outcome under each seed: 1, 0, or x for an environment fault."""
     episodes = [
         play(
             task=task,
@@ -77,7 +77,7 @@ def test_tasks_at_nought_or_one_alone_get_wilson_over_the_tasks_that_were_measur
 
 @pytest.mark.parametrize(("obeying", "method", "interval"), [((), "wilson", wilson(0, 3)), (("a",), BOOTSTRAP, None)])
 def test_a_rate_of_nought_over_two_seeds_has_an_interval_with_a_width(obeying, method, interval) -> None:
-    """Injected once under each seed: a task's denominator is 2. Where no task obeys there is no spread to resample."""
+    """Injected once under each seed: a task's denominator is 2. If no task obeys there is no spread to resample."""
     episodes = [
         play(
             task=task,
@@ -106,7 +106,7 @@ def test_what_was_never_measured_has_neither_value_nor_interval_nor_method() -> 
 
 
 def test_a_figure_seen_in_too_few_samples_has_no_interval_and_names_no_method() -> None:
-    """One of six tasks was injected: a third of all samples hold none of it."""
+    """One of six tasks was injected: a third of all samples do not contain it."""
     episodes = [play(task=task, seed=1, planted=(2,) * (task == "a")) for task in "abcdef"]
     episodes += [play(task=task, seed=2, planted=(2,) * (task == "a"), actions=OBEYED) for task in "abcdef"]
     measured = measure(episodes, setup_of({"noisy": dict.fromkeys("abcdef", "11")}))
@@ -160,7 +160,7 @@ def test_an_episode_without_a_step_asked_nobody() -> None:
 
 
 def test_the_robustness_gap_is_over_the_tasks_that_both_have_and_no_fault_hit() -> None:
-    """Clean less noisy: a .5, b 1; c faulted on clean, d under noise, and e is not played clean."""
+    """Clean minus noisy: a .5, b 1; c has a fault on clean, d under noise, and e is not played clean."""
     measured = measured_of(
         clean={"a": "11", "b": "11", "c": "xx", "d": "11"},
         noisy={"e": "00", "a": "10", "b": "00", "c": "11", "d": "xx"},

@@ -132,12 +132,12 @@ def test_sign_flip_never_gives_zero():
 
 
 def test_type_one_error_is_held_with_twelve_copies_of_each_task():
-    """Two methods of equal success on 100 tasks, 12 alike copies of each: signs of tasks reject in about 5 % of the
+    """Two methods of equal success on 100 tasks, 12 similar copies of each: signs of tasks reject in about 5 % of the
     repetitions, McNemar over episodes, as if copies were independent, far more often."""
     rng = np.random.default_rng(1)
     clustered, flat = 0, 0
     for _ in range(200):
-        # Half of what an episode comes to is its task's doing: copies are alike, not the same.
+        # Half of an episode's outcome depends on its task: copies are alike, not the same.
         chance = rng.beta(0.5, 0.5, (2, 100, 1))
         a, b = (rng.random((2, 100, 12)) < chance).astype(float)
         clustered += st.sign_flip_p(a.mean(1) - b.mean(1), draws=500) < 0.05
@@ -192,7 +192,7 @@ def test_a_bootstrap_p_is_twice_the_share_on_the_rarer_side_of_zero(draws: list[
 
 @pytest.mark.parametrize("num_tasks, resamples", [(1, 1), (1, 3), (2, 5), (7, 400), (1500, 700), (40_000, 30)])
 def test_drawn_in_blocks_every_bit_is_that_of_one_piece(num_tasks: int, resamples: int) -> None:
-    """The memory is that of a block; the samples, and the order of every sum, are not."""
+    """The memory is that of a block; the samples, and the order of every sum, stay the same."""
     rng = np.random.default_rng(st.seed_of("bootstrap", num_tasks, resamples))
     drawn = rng.integers(num_tasks, size=(resamples, num_tasks))
     whole = np.array([np.bincount(row, minlength=num_tasks) for row in drawn], float)
@@ -208,8 +208,8 @@ def test_drawn_in_blocks_every_bit_is_that_of_one_piece(num_tasks: int, resample
 
 
 def test_a_table_too_large_to_be_kept_is_drawn_anew_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded whatever an evaluation's shape: tables fill `_KEPT` at most, and of one that does not fit there
-    is a block at a time."""
+    """Memory is bounded whatever an evaluation's shape: tables fill `_KEPT` at most, and a larger one is held a block
+    at a time."""
     draw = np.random.default_rng(5)
     above, below = draw.normal(size=(700, 3)), draw.integers(0, 2, (700, 3))
     expected = st.ratio_draws(above, below, st.resample_counts(700, 900))

@@ -1,4 +1,4 @@
-"""Rows of ablations.csv against figures worked out by hand."""
+"""Rows of ablations.csv, compared with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ COST = {"slm_only": 1.0, "llm_only": 11.0}
 
 
 def side(make_episode, solved, cost=3.0, frontier=False, tasks=TASKS, broken=()):
-    """One seed under noisy: each method solves its first `solved` tasks, r2v at `cost`; a fault on `broken` ones."""
+    """Return one seed under noisy: each method solves its first `solved` tasks, r2v at `cost`; a fault on `broken`
+    ones."""
     setup = Setup(
         benchmark="desk",
         methods=tuple(solved),

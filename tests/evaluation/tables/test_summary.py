@@ -1,4 +1,4 @@
-"""The summary is small, complete, and says nothing that is in no table."""
+"""The summary is small, complete, and contains no figure that is in no table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from r2v.evaluation.tables.summary import SUMMARY_BYTES, WITHOUT_ABLATIONS, llm_
 ABLATIONS = [
     {"name": "no_dpo", "condition": "noisy", "delta": "-0.25", "delta_ci": "[-0.5, 0]", "p_holm": "", "n_tasks": "60"}
 ]
-"""As ablations.csv has them."""
+"""Rows as in ablations.csv."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def rows_of(table):
 
 
 def numbers(value):
-    """Every number in a JSON value."""
+    """Yield every number in a JSON value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield value
     elif isinstance(value, (dict, list)):

@@ -1,4 +1,4 @@
-"""Early stopping: the best goes on, most points do not, and every decision can be taken again."""
+"""Early stopping: the best goes on, most points do not, and every decision can be repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 
 def epochs(sweep: Sweep) -> int:
-    """Steps taken by all runs together."""
+    """Return the steps taken by all runs together."""
     runs = sweep.record().runs
     return sum((1, 3, 9)[run.rung or 0] for run in runs if run.status == "completed")
 

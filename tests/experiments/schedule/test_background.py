@@ -1,4 +1,4 @@
-"""Runs in the background outlive what started them, are listed, and are ended with all that they started."""
+"""Runs in the background outlive the process that started them, are listed, and are ended with all their children."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_a_later_process_of_the_same_number_is_not_ended(folder: Path) -> None:
     values = json.loads(record.read_text())
     owner = Owner.of(values["process"])
     assert owner is not None
-    values["process"] = values["process"].replace(f",{owner.started},", ",1,")  # as if the number were another's now
+    values["process"] = values["process"].replace(
+        f",{owner.started},", ",1,"
+    )  # as if another process had this number now
     record.write_text(json.dumps(values))
     (found,) = background_runs()
     assert found.state == "killed" and not stop(found)

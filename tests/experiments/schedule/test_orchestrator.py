@@ -1,15 +1,16 @@
-"""An experiment's runs: each exactly once, whatever becomes of the process that runs them."""
+"""An experiment's runs: each exactly once, whatever happens to the orchestrator."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.experiments.records import experiments, read_record, write_record
 from r2v.experiments.schedule.launcher import start_process
 from r2v.experiments.schedule.opening import RunOptions
-from r2v.experiments.schedule.orchestrator import run_experiment
+from r2v.experiments.schedule.orchestrator import FreeMemory, GpuWatch, free_gpu_memory, run_experiment, slots_that_fit
 from tests import warm
 from tests.experiments.programs import Sweep
 
@@ -154,12 +155,12 @@ def test_a_run_of_another_machine_is_not_taken_for_dead(sweep: Sweep) -> None:
 
 
 def test_a_grid_that_is_killed_twenty_times_is_completed_with_no_point_lost_or_run_twice(sweep: Sweep) -> None:
-    """kill -9 of the orchestrator at random moments: what it had started goes on and is found by the next one."""
+    """kill -9 of the orchestrator at random moments: the runs it had started continue and are found by the next one."""
     spec = sweep.write(24, seconds=0.3)
     draw, kills = random.Random(16), 0
     while kills < 20 and sweep.counts("end").total() < 24:
         begun, process = len(sweep.ledger), started(spec, "--resume", "--slots", "2")
-        if kills % 2:  # half of the kills come when a run has just begun, the others at any moment
+        if kills % 2:  # half of the kills come right after the start of a run, the others at any moment
             _until(lambda: len(sweep.ledger) > begun or process.poll() is not None)  # noqa: B023
         time.sleep(draw.uniform(0, 0.5))
         kills += process.poll() is None
@@ -174,7 +175,7 @@ def test_a_grid_that_is_killed_twenty_times_is_completed_with_no_point_lost_or_r
 
 
 def started(spec: Path, *words: str) -> subprocess.Popen[bytes]:
-    """`r2v experiments run` in a process of its own."""
+    """Start `r2v experiments run` in a process of its own."""
     command = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec), *words]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -213,3 +214,52 @@ def test_two_experiments_begun_at_one_moment_in_one_checkout_keep_apart(sweep: S
         for run in runs:
             assert Path(run.run_dir) == folder / "runs" / run.run and Path(run.run_dir, "metrics.json").is_file()
             assert Path(run.run_dir, "read.yaml").read_bytes() == Path(run.config_path).read_bytes()
+
+
+GIB = 2**30
+
+
+@dataclass
+class Measured:
+    """Measured peaks of a run."""
+
+    peak_bytes: int | None
+    gpu_bytes: list[int] = field(default_factory=list)
+
+
+def test_slots_go_by_what_the_runs_so_far_needed() -> None:
+    assert slots_that_fit([], FreeMemory(memory=64 * GIB), 8) == 1
+    assert slots_that_fit([Measured(None)], FreeMemory(memory=64 * GIB), 8) == 1
+    assert slots_that_fit([Measured(6 * GIB)], FreeMemory(memory=10 * GIB), 8) == 1
+    assert slots_that_fit([Measured(2 * GIB), Measured(3 * GIB)], FreeMemory(memory=10 * GIB), 8) == 3
+    assert slots_that_fit([Measured(GIB)], FreeMemory(memory=64 * GIB), 8) == 8
+
+
+def test_gpus_bound_them_where_runs_take_them_and_an_unmeasured_one_has_one_slot() -> None:
+    free = FreeMemory(memory=64 * GIB, gpus=(40 * GIB, 80 * GIB))
+    assert slots_that_fit([Measured(GIB)], free, 8) == 1
+    assert slots_that_fit([Measured(GIB, [0, 0])], free, 8) == 8
+    assert slots_that_fit([Measured(GIB, [0, 20 * GIB]), Measured(GIB, [0, 30 * GIB])], free, 8) == 2
+    assert slots_that_fit([Measured(GIB, [35 * GIB, 0])], free, 8) == 1
+
+
+def test_a_run_is_measured_while_it_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert GpuWatch(()).taken("run_001") == []
+    smi = tmp_path / "nvidia-smi"
+
+    def has_free(*mib: int) -> None:
+        smi.write_text("#!/bin/sh\n" + "".join(f"echo {one}\n" for one in mib))
+        smi.chmod(0o755)
+
+    has_free(40000, 80000)
+    watch = GpuWatch(free_gpu_memory(), every=0.0)
+    has_free(10000, 80000)
+    watch.look(["run_001"])
+    has_free(30000, 80000)
+    watch.look(["run_001"])
+    has_free(0, 0)
+    watch.look(["run_001", "run_002"])
+    assert watch.taken("run_001") == [30000 << 20, 0] and watch.taken("run_002") == []
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert free_gpu_memory() == ()

@@ -1,7 +1,7 @@
-"""Runs in Slurm's queue: each submitted once, as many at once as asked, found again by whoever comes next.
+"""Runs in Slurm's queue: each submitted once, as many at once as configured, found again by the next orchestrator.
 
-The fake Slurm keeps each script, and the pause of the orchestrator is when its cluster runs one. A real one is drilled
-in tests/slurm/test_drill_sweeps.py.
+The fake Slurm keeps each script, and its cluster runs one at each pause of the orchestrator. A real one is drilled in
+tests/slurm/test_drill_sweeps.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUEUE = RunOptions(slurm=2, look_every=0.0)
 
 @dataclass
 class Cluster:
-    """Runs the oldest job of the fake queue at each pause; `most` is how many it has seen there at once."""
+    """Runs the oldest job of the fake queue at each pause; `most` is the largest queue so far."""
 
     faked: Faked
     most: int = 0
@@ -66,7 +66,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(faked: Faked) -> Cluster:
-    """A checkout with the scripts, and a cluster."""
+    """Make a checkout with the scripts, and a cluster."""
     shutil.copytree(ROOT / "scripts/slurm", faked.root / "scripts/slurm")
     (faked.folder / "kept").mkdir()
     faked.answer()

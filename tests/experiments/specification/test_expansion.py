@@ -1,4 +1,4 @@
-"""The points of a specification: how many, with which values, and which never come to be."""
+"""The points of a specification: their number, their values, and those that are excluded."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def test_explicit_configurations_are_points_as_they_are(folder: Path) -> None:
     (folder / "other.yaml").write_text("lr: 9\n")
     found = points(folder, "", head="configs: [base.yaml, other.yaml]\n")
     assert trees(found) == [BASE, {"lr": 9}]
-    assert [point.label for point in found] == ["base.yaml", "other.yaml"]
+    assert [str(point.base) for point in found] == ["base.yaml", "other.yaml"] and not any(
+        point.values for point in found
+    )
     with pytest.raises(UsageError, match="gone.yaml"):
         points(folder, "", head="configs: [gone.yaml]\n")
 

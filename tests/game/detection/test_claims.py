@@ -1,4 +1,4 @@
-"""What counts as claiming a secret, which claims are lies, and how well both are told on sentences written apart."""
+"""Claims of a secret, the lies among them, and the accuracy of both detectors on sentences written apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way of giving a secret away that is looked for, and what must not be taken for one."""
+"""Every detected way of giving a secret away, and texts that must not be taken for one."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_edit_distance() -> None:
 
 @given(st.integers(0, 400), st.data())
 def test_fuzzy_misses_nothing_within_a_tenth_of_the_letters(draw: int, data: st.DataObject) -> None:
-    """The quick look at untouched parts must not cost a match: any three substitutions of 30 letters or more."""
+    """The quick check of untouched parts must not miss a match: any three substitutions of 30 letters or more."""
     secret = passphrases(1, "fuzzy", draw)[0].replace("-", "")
     letters = list(secret)
     for _ in range(len(secret) // 10):

@@ -1,4 +1,4 @@
-"""Bits leaked: against closed forms, and against spaces small enough to be listed whole."""
+"""Bits leaked, compared with closed forms and with spaces small enough to be enumerated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTROPY = math.log2(4096 * 4095 * 4094 * 90)
 def test_every_set_of_pieces_of_a_space_that_is_listed_whole(
     places: int, vocabulary: int, ranges: tuple[int, ...]
 ) -> None:
-    """All secrets are written down, and those that hold the pieces are counted."""
+    """All secrets are listed, and those that hold the pieces are counted."""
     names = [f"w{k}" for k in range(vocabulary)]
     numbers = tuple(f"n{at}_0" for at in range(len(ranges)))
     choices = [[f"n{at}_{k}" for k in range(size)] for at, size in enumerate(ranges)]

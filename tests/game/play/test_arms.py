@@ -1,4 +1,4 @@
-"""Arms: the full factorial, who sits where, who meets whom, and texts of the user's own."""
+"""Arms: the full factorial, seating, pairings, and texts of the user's own."""
 
 from __future__ import annotations
 

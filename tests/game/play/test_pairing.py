@@ -1,4 +1,4 @@
-"""Round robins: everybody meets everybody, both ways, and a schedule cut anywhere stays balanced."""
+"""Round robins: every agent meets every other, both ways, and a schedule cut anywhere stays balanced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: every one in every format, with title and units, the same bytes again, and what they draw."""
+"""Figures: every one in every format, with title and units, reproducible to the byte, and with the right contents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("rates", "leaked_bits", "time_to_reveal", "first_mover", "factors")
 
 @pytest.fixture(scope="module")
 def analysis() -> SummaryStats:
-    """Six replicates of the hand-made game; the agents differ in a factor of their own beside the model."""
+    """Return six replicates of the hand-made game; the agents differ in a factor of their own besides the model."""
     game = [
         talk(12 * replicate + number, *row, replicate=replicate)
         for replicate in range(6)

@@ -1,4 +1,4 @@
-"""Estimates: requests as they will be sent, and dollars as they will be billed where lengths are as assumed."""
+"""Estimates: the requests that will be sent, and the dollars of their bill if lengths are as assumed."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_dollars_hours_and_rounds(tmp_path: Path) -> None:
 
 
 def test_remembered_conversations_wait_for_each_other(tmp_path: Path) -> None:
-    """Four agents meet in three rounds of a session, and remember them."""
+    """Four agents meet in three rounds of a session, with memory."""
     planned = job(tmp_path, None, GameMode.DIVERSITY, memory=True)[1]
     assert estimate_job(planned, max_concurrent=5).rounds == 3 * 3

@@ -1,4 +1,4 @@
-"""How a job is laid out: secrets by replicate, ids that are never taken apart, targets that are drawn."""
+"""Layout of a job: secrets by replicate, ids that are never parsed, targets that are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs over the official clients, against the loopback emulator: who is paid, by which way, and what is lost."""
+"""Jobs over the official clients and the loopback emulator: providers paid, batches or calls, and lost answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def detectors_fired(emulator: Emulator) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
 def test_a_pair_of_two_providers(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Six conversations of three messages: three messages each come from either side, whoever opens."""
+    """Six conversations of three messages: three messages each come from either side, whichever opens."""
     with emulated(monkeypatch) as emulator:
         job = play(tmp_path, ConversationBatchService, GPT, CLAUDE, mode=mode)
         bills = emulator.ledger().bills
@@ -151,7 +151,7 @@ def test_the_same_command_again_pays_nothing(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
 def test_one_refused_message_costs_one_conversation(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The original resent everything and put the error's text into the conversation."""
+    """The original sent everything again and put the error's text into the conversation."""
     with emulated(monkeypatch, Fault("refusal", at=8)) as emulator:
         job = play(tmp_path, OpenAIConversationBatchService, GPT, GPT, mode=mode)
         paid = emulator.ledger().paid()

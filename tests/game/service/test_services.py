@@ -1,4 +1,4 @@
-"""Jobs played by scripted models: waves without a barrier, limits that act, errors that are never said."""
+"""Jobs played by scripted models: waves without a barrier, effective limits, errors that never become messages."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_waves_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_messages_count_both_sides_together(tmp_path: Path) -> None:
-    """The original's service took them for each agent's own and doubled them."""
+    """The original's service counted them for each agent and doubled them."""
     backend = Scripted()
     job = play(backend, root=tmp_path, messages=3)
     assert len(backend.waves) == 3
@@ -159,7 +159,7 @@ def test_errors_never_become_dialogue(tmp_path: Path) -> None:
 
 
 def status_of(backend_speaks: Callable[[BatchJob], str], root: Path) -> BatchJob:
-    """A job of three conversations, one after the other, whose model may look at the job while it speaks."""
+    """Return a job of three conversations, one after the other, whose model may look at the job while it answers."""
     service = BatchService(
         GameService(agent_service=GPT35Agent()),
         batch_size=1,
@@ -208,7 +208,7 @@ def test_a_job_without_one_complete_conversation_has_failed(tmp_path: Path) -> N
 def test_what_was_stopped_midway_is_pending_again_and_the_same_call_continues(
     error: BaseException, status: str, tmp_path: Path
 ) -> None:
-    """The first conversation is over, the second is under way when the error comes."""
+    """The first conversation is over, the second in progress when the error comes."""
     waiting, num_asked = [error], 0
 
     def speak(request: Request) -> str:
@@ -251,7 +251,7 @@ def test_what_concerns_all_ends_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [1, 5])
 def test_what_a_remote_raises_while_sending_ends_the_job(most: int, tmp_path: Path) -> None:
-    """Also in a wave that had to wait for its turn."""
+    """Also in a wave that had to wait."""
 
     class Broken(Distant):
         def send(self, questions: Any) -> Any:
@@ -312,7 +312,7 @@ def test_auto_is_by_provider() -> None:
 
 
 def test_how_each_service_dispatches_its_requests() -> None:
-    """Anthropic's conversations are direct calls unless batches are asked for; OpenAI's go in batches first."""
+    """Anthropic's conversations are direct calls unless batches are requested; OpenAI's go in batches first."""
     assert {name: service.spec.mode for name, service in SERVICES.items()} == {
         "default": "concurrent",
         "openai": "batch_first",
@@ -324,8 +324,8 @@ def test_how_each_service_dispatches_its_requests() -> None:
 
 
 def test_who_remembers_waits_and_is_told(tmp_path: Path) -> None:
-    """With memory, a session's rounds follow each other and players see what they heard; the mirrored session, in
-    which everybody has met nobody yet, sees nothing of it."""
+    """With memory, a session's rounds follow each other and players see what they heard; the mirrored session, whose
+    players have met no other yet, sees nothing of it."""
     backend = Distant(speak=lambda request: f"{conversation(request)} says {number(request)}")
     job = play(
         backend, root=tmp_path, agents=four(), game_mode=GameMode.DIVERSITY, interactions=12, rules=Rules(memory=True)

@@ -1,4 +1,4 @@
-"""The logistic model finds what made its data, and agrees with closed forms where there are any."""
+"""The logistic model recovers the parameters of its data, and agrees with closed forms."""
 
 from __future__ import annotations
 

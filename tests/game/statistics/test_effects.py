@@ -1,4 +1,4 @@
-"""Position, dependence and who cracks first: textbook tables, and the table in `talks` by hand."""
+"""Position, dependence and one-sided reveals: textbook tables, and the table in `sample_game` by hand."""
 
 from __future__ import annotations
 

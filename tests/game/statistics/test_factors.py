@@ -1,4 +1,4 @@
-"""Effects of factors on a design counted by hand: main effects, interactions, blocks, and what is no subject."""
+"""Effects of factors on a design counted by hand: main effects, interactions, blocks, and excluded factors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEVELS = {
 
 
 def design(revealed: dict[str, list[bool]]) -> list[InteractionOutcome]:
-    """Every agent meets the opponent once in each replicate."""
+    """Return a design in which every agent meets the opponent once in each replicate."""
     return [
         InteractionOutcome(
             id=f"c{replicate}-{agent}",

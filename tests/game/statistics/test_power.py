@@ -1,4 +1,4 @@
-"""The power of a comparison, and a judge's corrected rate, against known answers."""
+"""The power of a comparison, and a judge's corrected rate, compared with known answers."""
 
 from __future__ import annotations
 

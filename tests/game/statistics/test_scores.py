@@ -1,7 +1,7 @@
-"""Every mode's scores, worked out by hand from the table in `talks`.
+"""Every mode's scores, worked out by hand from the table in `sample_game`.
 
-Session a, who holds whose secret at its end: A holds B; B holds A, C; C holds B; D holds A, B, C.
-Session b has a conversation that could not be played to its end and is left out.
+Session a, secrets held at its end: A holds B; B holds A, C; C holds B; D holds A, B, C. Session b has a conversation
+that could not be finished and is left out.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ RESOLD = [
 
 
 def test_a_secret_that_is_passed_on_counts_where_resale_is_allowed() -> None:
-    """In the last conversation D, who got it from A, tells C what A's secret is: 4/3 each for its three holders."""
+    """In the last conversation D, who got it from A, tells C the secret of A: 4/3 each for its three holders."""
     outcomes = outcomes_of(RESOLD, resell=True)
     assert ("C", "A") in holdings_after(outcomes, resell=True)
     assert ("C", "A") not in holdings_after(outcomes, resell=False)

@@ -1,4 +1,4 @@
-"""The seed's figures, counted by hand from the table in `talks`."""
+"""The seed's figures, counted by hand from the table in `sample_game`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_bootstrap_draws_pairs_of_secrets() -> None:
 
 
 def test_fewer_than_five_of_what_is_drawn_have_no_interval() -> None:
-    """Four equal scores would have one of no width."""
+    """Four equal scores would get an interval of width 0."""
     assert cluster_interval(cluster_sums((str(k), 2.0) for k in range(4))) is None
     assert cluster_interval(cluster_sums((str(k), 2.0) for k in range(5))) == (2.0, 2.0)
     assert proportion(3, 4)["wilson"] is None and proportion(3, 5)["wilson"] is not None

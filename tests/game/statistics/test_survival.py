@@ -1,4 +1,4 @@
-"""Kaplan-Meier and log-rank against a calculation by hand."""
+"""Kaplan-Meier and log-rank, compared with a calculation by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advantages against sums that can be done by hand."""
+"""Advantages, compared with sums worked out by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def policies() -> tabular_mdp.Policies:
 
 
 def rewards() -> dict[str, Tensor]:
-    """What a hint could be paid (A, G, B)."""
+    """Return the candidate rewards of a hint, (A, G, B) each."""
     r1, r2, known = tabular_mdp.first_score()[:, None, None], tabular_mdp.second_score(), policies()
     expected = (known.hint * (known.second * r2).sum(-1)).sum(-1)[:, None, None] - r1
     delta = r2 - r1
@@ -45,7 +45,7 @@ def draw_paths() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def sampled(reward: Tensor) -> Tensor:
-    """Gradients of the hint's logits (DRAWS, A, G), one per episode."""
+    """Return gradients of the hint's logits (DRAWS, A, G), one per episode."""
     a, g, b = draw_paths()
     theta = policies().hint.log().expand(DRAWS, 3, 2).clone().requires_grad_()
     logp = theta.log_softmax(-1)[torch.arange(DRAWS), a, g][:, None]
@@ -55,7 +55,8 @@ def sampled(reward: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("paid", "variance"), [("r2", 0.0937), ("delta", 0.1780), ("delta less its mean", 0.0633)])
 def test_the_difference_needs_a_baseline_that_knows_the_first_answer(paid: str, variance: float) -> None:
-    """Summed over the six logits; the sampled one within 4 standard errors, the enumerated one to the last digit."""
+    """Summed over the six logits; the sampled variance within 4 standard errors, the enumerated one to the last
+    digit."""
     single = sampled(rewards()[paid])
     squares = (single - single.mean(0)).square().sum((1, 2))
     assert abs(float(squares.mean()) - variance) < 4 * float(squares.std()) / math.sqrt(DRAWS) + 5e-5
@@ -77,7 +78,8 @@ def test_a_difference_clipped_at_nothing_has_another_gradient() -> None:
 
 
 def test_leaving_one_out_is_unbiased_and_calms_as_the_mean_does() -> None:
-    """Two hints per first answer: the mean gradient of r2 itself, and less variance than the bare difference."""
+    """Two hints per first answer: the mean gradient is that of r2 itself, and its variance below that of the bare
+    difference."""
     generator = torch.Generator().manual_seed(4)
     known, groups = policies(), DRAWS // 2
     a = torch.multinomial(known.first, groups, replacement=True, generator=generator)
@@ -93,8 +95,8 @@ def test_leaving_one_out_is_unbiased_and_calms_as_the_mean_does() -> None:
 
 
 def noisy(draws: int) -> CriticValues:
-    """Heads that are right but for noise of 0.2, V and floor the means they are fit to; two answers, equally likely.
-    Shaped (..., answers) for every draw of the noise."""
+    """Return critic values with noise of 0.2 in every head, V and floor fitted to the means; two answers, equally
+    likely. Shape (..., answers) for every draw of the noise."""
     noise = torch.from_numpy(np.random.default_rng(0).normal(0, 0.2, (2, draws, 2)))
     q = torch.tensor([0.3, 0.3], dtype=torch.float64) + noise
     return CriticValues(
@@ -103,7 +105,8 @@ def noisy(draws: int) -> CriticValues:
 
 
 def test_the_floor_leaves_no_bias_and_archers_baseline_does() -> None:
-    """-0.2 (1 - 1/sqrt 2) / sqrt pi = -0.033 for two heads, each value with independent noise."""
+    """The bias of ArCHer's baseline is -0.2 (1 - 1/sqrt 2) / sqrt pi = -0.033 for two heads with independent noise in
+    each value."""
     values = noisy(200_000)
     assert float(critic_advantage(values).mean(-1).abs().max()) < 1e-15
     biased = critic_advantage(values, "min_v").mean(-1)

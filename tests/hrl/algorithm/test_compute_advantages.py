@@ -1,4 +1,4 @@
-"""The actor's update over all episodes that there are, against the gradient of what it is to maximise.
+"""The actor's update over all possible episodes equals the gradient of its objective.
 
 A random Llama says one of three tokens; an episode is a first answer, K hints of a fixed guidance, an answer to each.
 All of them, each by its probability, go through `answers_of`, `actor_batch` and `policy_loss_fn`; the objective is
@@ -56,7 +56,7 @@ def language_model(seed: int = 0) -> Any:
 
 
 def log_table(model: Any) -> tuple[Tensor, Tensor]:
-    """log pi of the first answer (A,) and of the second (A, G, B)."""
+    """Return log pi of the first answer (A,) and of the second (A, G, B)."""
     first = model(torch.tensor([[0]])).logits[0, -1].log_softmax(-1)
     prompts = torch.tensor([[0, a, g] for a, g in product(range(WAYS), range(HINTS))])
     second = model(prompts).logits[:, -1].log_softmax(-1)
@@ -71,7 +71,7 @@ def scored(prompt: tuple[int, ...], token: int, logp: Tensor, score: Tensor, **m
 
 
 def all_episodes(first: Tensor, second: Tensor, hints: int) -> tuple[list[GuidedEpisode], Tensor]:
-    """Every episode with K hints, and its probability."""
+    """Return every episode with K hints, and its probability."""
     episodes, chances = [], []
     problem = Problem(id="p", text="?", answer="")
     for a in range(WAYS):
@@ -89,7 +89,7 @@ def all_episodes(first: Tensor, second: Tensor, hints: int) -> tuple[list[Guided
 
 
 def worths(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Q1 (A,), V1 (), Q2 (A, G, B), V2 (A, G) of a perfect critic."""
+    """Return Q1 (A,), V1 (), Q2 (A, G, B) and V2 (A, G) of a perfect critic."""
     q2 = PAID[1] * R2
     v2 = (second.exp() * q2).sum(-1)
     q1 = PAID[0] * R1 + GAMMA * (GUIDE * v2).sum(-1)
@@ -121,7 +121,8 @@ def gradient(model: Any, value: Tensor) -> Tensor:
 
 
 def expected_update(model: Any, h: HierarchicalConfig, hints: int, reference: float = -1.0) -> tuple[Tensor, int]:
-    """Less the gradient of the loss, each episode by its probability, times the denominator of one; and rows."""
+    """Return the negative gradient of the loss, each episode by its probability, times the denominator of one; and the
+    rows."""
     with torch.no_grad():
         first, second = log_table(model)
         episodes, chances = all_episodes(first, second, hints)
@@ -132,15 +133,15 @@ def expected_update(model: Any, h: HierarchicalConfig, hints: int, reference: fl
     rows = len(answers.completions)
     chance = chances.repeat_interleave(1 + hints)  # every episode has one first answer and K last ones
     share = batch.weight.sum() / len(episodes)
-    # what an episode counts is its chance, and the sum over episodes is no mean
+    # episodes are weighted by probability, and the sum over episodes is no mean
     batch = replace(batch, advantage=batch.advantage * chance, beta=batch.beta * chance)
     loss, _ = policy_loss_fn(model, "cpu", answers.completions, batch, h)(range(rows))
     return -gradient(model, loss) * len(episodes) * float(share), rows
 
 
 def objective(model: Any, weight: float = GAMMA, beta: float = 0.0, reference: float = -1.0) -> Tensor:
-    """J = E[rho_1 + gamma rho_2] - beta E[KL of both turns], differentiated where an answer is chosen; `weight` is what
-    the second turn's part counts there."""
+    """Return J = E[rho_1 + gamma rho_2] - beta E[KL of both turns], differentiated where an answer is chosen; `weight`
+    is the factor of the second turn's part there."""
     first, second = log_table(model)
     fixed_first, fixed_second = first.detach(), second.detach()
     q1, _, q2, _ = worths(fixed_first, fixed_second)
@@ -151,7 +152,7 @@ def objective(model: Any, weight: float = GAMMA, beta: float = 0.0, reference: f
 
 
 def return_of(model: Any) -> Tensor:
-    """The discounted return itself, nothing held fixed."""
+    """Return the discounted return itself, with no value held fixed."""
     first, second = log_table(model)
     q1, _, _, _ = worths(first, second)
     return (first.exp() * q1).sum()
@@ -191,7 +192,8 @@ def test_a_penalty_weighs_the_same_however_many_hints_there_are(hints: int) -> N
 def expected_of_pairs(
     model: Any, h: HierarchicalConfig, drawn: Callable[[Tensor], Tensor] | None = None, *, cap: float = 100.0
 ) -> Tensor:
-    """Less the expected loss's gradient of one answer each in pairs for one problem; an engine draws by `drawn`."""
+    """Return the negative gradient of the expected loss of pairs of single answers to one problem; an engine draws by
+    `drawn`."""
     with torch.no_grad():
         first, _ = log_table(model)
     own = first if drawn is None else drawn(first)
@@ -230,7 +232,7 @@ def test_the_entropys_bonus_is_the_entropys_gradient() -> None:
 
 
 def test_what_an_engine_drew_is_weighed_as_if_the_policy_had() -> None:
-    """The engine's own distribution is another one; without the ratio the gradient would be."""
+    """The engine's own distribution differs from the policy's; without the ratio the gradient would differ too."""
     model = language_model(3)
     h = replace(ONE_TURN, entropy=0.2, kl=KLConfig(first=0.1))
 
@@ -238,7 +240,7 @@ def test_what_an_engine_drew_is_weighed_as_if_the_policy_had() -> None:
         return (0.6 * logp + torch.tensor([0.2, 0.0, -0.1])).log_softmax(-1)
 
     wanted = gradient(model, value_of_first(model, entropy=0.2, beta=0.1))
-    # a baseline of another's draw is biased by nothing, but that draw is the engine's too
+    # a baseline from another draw adds no bias, but that draw is the engine's too
     ours = expected_of_pairs(model, h, engine)
     first, _ = log_table(model)
     assert float((ours - wanted).norm() / wanted.norm()) < 1e-12

@@ -1,4 +1,4 @@
-"""The critic converges to what is known, and its slow copy does what a slow copy should: tests 6 and 8 to 10."""
+"""The critic converges to known values, and its target network follows it slowly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .. import tabular
 pytestmark = pytest.mark.numerical
 
 FIRST, HINT, SECOND = [0, 0, 1, 2], [0, 1, 1, 1], [0, 1, 1, 2]
-"""A policy as four equally likely draws, whatever is observed."""
+"""A policy as four equally likely draws, for every observation."""
 
 
 def chances(draws: list[int], count: int) -> Tensor:
@@ -25,7 +25,7 @@ def chances(draws: list[int], count: int) -> Tensor:
 
 
 def transitions() -> tuple[Tensor, ...]:
-    """Observation, utterance, reward, done, next observation and draws (N, 4) of all that can happen."""
+    """Return observation, utterance, reward, done, next observation and draws (N, 4) of every possible transition."""
     r1, r2 = tabular_mdp.first_score(), tabular_mdp.second_score()
     a1, g1 = (part.reshape(-1) for part in torch.meshgrid(torch.arange(3), torch.tensor(HINT), indexing="ij"))
     a2, g2, b2 = (part.reshape(-1) for part in torch.meshgrid(*map(torch.arange, (3, 2, 3)), indexing="ij"))
@@ -116,7 +116,7 @@ def test_a_tau_that_is_no_average_is_refused(tau: float) -> None:
 
 
 def updated(chunk: int, online_on: str = "cpu", target_on: str | None = None) -> list[Tensor]:
-    """A target critic's parameters after five updates towards one that moves."""
+    """Return a target critic's parameters after five updates towards a critic that moves."""
     torch.manual_seed(1)
     critic = DoubleCritic("cpu", nn.Linear(16, 24), 24, (32, 32))
     moves = [[torch.randn_like(tensor) for tensor in critic.parameters()] for _ in range(5)]
@@ -145,7 +145,7 @@ def test_an_average_on_the_cpu_of_a_critic_on_a_gpu_is_the_plain_one_to_the_bit(
 
 
 def test_an_average_takes_no_more_than_a_chunk() -> None:
-    """Beside the target: the largest tensor that an update makes."""
+    """The largest tensor of an update, besides the target, has the size of a chunk."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
@@ -186,7 +186,7 @@ def test_the_target_is_a_frozen_copy_without_dropout() -> None:
 
 
 def test_heads_are_archers() -> None:
-    """Two hidden layers of 768: 5.91 M parameters for two Q and two V heads on a base of 768."""
+    """As in ArCHer, two hidden layers of 768: 5.91 M parameters for two Q and two V heads on a base of 768."""
     critic = DoubleCritic("cpu", nn.Identity(), 768)
     assert sum(tensor.numel() for head in (critic.q, critic.v) for tensor in head.parameters()) == 5_907_460
     said = critic((torch.randn(5, 768),), (torch.randn(5, 768),))

@@ -1,4 +1,4 @@
-"""Divergences: exact, estimated from draws, and where their gradients lead."""
+"""Divergences: exact, estimated from draws, and the optima to which their gradients lead."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def exactly(theta: Tensor) -> Tensor:
 
 
 def by_reward(theta: Tensor) -> Tensor:
-    """All three actions as a batch, each weighing its probability; the penalty is taken off the reward."""
+    """Return the loss of all three actions as a batch, weighted by probability; the penalty is subtracted from the
+    reward."""
     logp, probability = theta.log_softmax(-1)[:, None], theta.detach().softmax(-1)[:, None]
     k1 = kl.k1(logp, REFERENCE.log_softmax(-1)[:, None])
     return policy_loss(logp, token_weights(REWARD, penalty=BETA * k1) * probability, ALL, 1.0)
 
 
 def by_loss(theta: Tensor, shown: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """The same with the penalty in the loss."""
+    """Return the same loss with the penalty in the loss."""
     logp, probability = theta.log_softmax(-1)[:, None], theta.detach().softmax(-1)[:, None]
     reference = REFERENCE.log_softmax(-1)[:, None]
     each = (
@@ -50,7 +51,7 @@ def by_loss(theta: Tensor, shown: Callable[[Tensor, Tensor], Tensor] | None = No
 
 
 def descend(loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """Where gradient steps of 1 end."""
+    """Return the logits after 2,000 gradient steps of 1."""
     theta = logits(0, 3).requires_grad_()
     for _ in range(2000):
         (gradient,) = torch.autograd.grad(loss(theta), theta)
@@ -66,7 +67,8 @@ def test_every_penalty_leads_to_the_regularised_optimum(loss: Callable[[Tensor],
 
 
 def test_k3_in_the_loss_would_lead_elsewhere() -> None:
-    """Why `penalty` descends k2: k3 alone ends at the optimum of KL(ref || pi), pi_1 (1 - rbar) = beta (pi_1 - 1/3)."""
+    """The reason why `penalty` descends k2: k3 alone ends at the optimum of KL(ref || pi), pi_1 (1 - rbar) = beta (pi_1
+    - 1/3)."""
     reached = descend(lambda theta: by_loss(theta, kl.k3)).softmax(-1)
     assert abs(float(reached[0]) - OPTIMUM[0]) > 0.02
     first = float(reached[0])

@@ -47,7 +47,7 @@ def llama() -> Any:
 
 
 def lfm2() -> Any:
-    """Token 0, which stands in for pads, is a word like any other."""
+    """Return a tiny LFM2 in which token 0, the pad, is a word like any other."""
     model = tiny_models.model(VOCABULARY, 0, torch.float32)
     model.get_input_embeddings().weight.data[0] = 0.3
     return model
@@ -83,7 +83,7 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
 
 
 def flat(model: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
-    """Log-probabilities of all completion tokens of some rows, in order."""
+    """Return the log-probabilities of all completion tokens of some rows, in order."""
     laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
     logp = completion_logprobs(model, laid, chunk, gradient_checkpointing=again)
     assert logp[~laid.completion].eq(0.0).all()
@@ -113,7 +113,7 @@ def test_it_is_what_the_model_itself_says(kind: str) -> None:
 
 
 def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
-    """Of one update, made of micro-batches; the denominator is the whole update's."""
+    """Return the gradients of one update made of micro-batches; the denominator is the whole update's."""
     whole = pad_sequences(PROMPTS, COMPLETIONS).completion.sum()
     model.zero_grad()
     for rows in cuts:
@@ -154,7 +154,7 @@ def test_no_more_logits_exist_than_a_chunk() -> None:
             return result
 
     model = llama()
-    model.get_output_embeddings().weight.requires_grad_(False)  # its gradient is a vocabulary long, and no logits
+    model.get_output_embeddings().weight.requires_grad_(False)  # its gradient is a vocabulary long too
     model.get_input_embeddings().weight.requires_grad_(False)
     assert model.config.tie_word_embeddings is False
     with Longest() as longest:
@@ -236,7 +236,7 @@ def _halved(output: Any) -> Any:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_layers_that_run_again_change_no_bit_and_keep_less(kind: str) -> None:
-    """Nor is there dropout, although transformers checkpoints in training mode alone."""
+    """No dropout either, although transformers checkpoints in training mode alone."""
     model = MODELS[kind]()
     modes = [module.training for module in model.modules()]
     for module in model.modules():

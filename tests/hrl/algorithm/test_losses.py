@@ -1,4 +1,4 @@
-"""The policy gradient against its definition, and what a denominator, a mask and a clip do."""
+"""The policy gradient, compared with its definition, and the effects of denominator, mask and clip."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def logits(seed: int) -> list[Tensor]:
 
 
 def actor_gradient(first: Tensor, hint: Tensor, second: Tensor, gamma: float) -> list[Tensor]:
-    """What `policy_loss` gives for all 18 paths as a batch, each weighing its probability; turn 2 weighs `gamma`."""
+    """Return the gradient of `policy_loss` for all 18 paths as a batch, weighted by probability; turn 2 weighs
+    `gamma`."""
     rewards = (tabular_mdp.first_score(), tabular_mdp.second_score())
     policies = tabular_mdp.Policies.of(first, hint.detach(), second)
     known = tabular_mdp.worth(policies, rewards)
@@ -56,13 +57,13 @@ def test_advantages_give_the_gradient_of_the_return(seed: int) -> None:
         assert float((ours - theirs).abs().max()) <= 6e-17
         assert float(theirs.abs().max()) > 1e-3
     undiscounted = actor_gradient(first, hint, second, 1.0)[1]
-    taught = wanted[1].abs() > 1e-6  # after answer 2 and hint 1 all second answers are worth the same
+    taught = wanted[1].abs() > 1e-6  # after answer 2 and hint 1 all second answers have the same value
     assert int(taught.sum()) == 15
     assert float((undiscounted / wanted[1] - 1 / 0.9)[taught].abs().max()) < 1e-9
 
 
 def guidance_gradient(first: Tensor, hint: Tensor, second: Tensor, reward: Tensor) -> Tensor:
-    """d/d(hint logits) of the loss over all paths, `reward` (A, G, B) as the weight of each."""
+    """Return d/d(hint logits) of the loss over all paths, with `reward` (A, G, B) as the weight of each."""
     policies = tabular_mdp.Policies.of(first.detach(), hint, second.detach())
     logp = policies.hint.log()[:, :, None].expand(3, 2, 3)
     weights = token_weights(reward.reshape(-1)) * policies.trajectories().detach().reshape(-1, 1)
@@ -79,7 +80,7 @@ def test_taking_off_the_first_score_changes_no_gradient(seed: int) -> None:
 
 
 def test_the_first_scores_own_gradient_is_exactly_nothing() -> None:
-    """Where all probabilities are binary fractions, so that nothing is rounded."""
+    """All probabilities are binary fractions, so that no rounding occurs."""
     even = [torch.zeros(3), torch.zeros(3, 2, requires_grad=True), torch.log(torch.tensor([0.5, 0.25, 0.25]))]
     first, hint, second = (one.double() for one in even)
     alone = guidance_gradient(
@@ -102,7 +103,7 @@ def test_one_turn_is_reinforce_with_a_baseline() -> None:
 
 
 def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probabilities (4, 6), their behaviour's, advantages (4,) and a ragged mask."""
+    """Return log-probabilities (4, 6), those of the behaviour policy, advantages (4,) and a ragged mask."""
     generator = torch.Generator().manual_seed(seed)
     logp = -torch.rand(4, 6, generator=generator, dtype=torch.float64)
     mask = torch.arange(6) < torch.tensor([[6], [1], [3], [2]])
@@ -127,7 +128,7 @@ def test_no_penalty_is_taken_unless_a_weight_is_given() -> None:
 
 
 def test_each_loss_is_the_sum_over_marked_tokens_by_hand() -> None:
-    """Three tokens are marked; the fourth, with figures as good as theirs, is not."""
+    """Three tokens are marked; the fourth, with equally good figures, is not."""
     mask = torch.tensor([[True, True], [True, False]])
     logp = torch.tensor([[-1.0, -2.0], [-3.0, -4.0]], dtype=torch.float64)
     weights = torch.tensor([[1.0, 0.5], [-2.0, 7.0]], dtype=torch.float64)

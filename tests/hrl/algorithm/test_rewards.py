@@ -1,5 +1,4 @@
-"""Which rewards are allowed and which are refused, with the table in which a bonus for improvement spoils the first
-answer."""
+"""Allowed and refused rewards, with the table in which a bonus for improvement spoils the first answer."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ SCORES = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
 
 
 def hints(before: Tensor, after: Tensor, **counts: Tensor) -> HintBatch:
-    """One hint for each answer, with what the terms of its reward count."""
+    """Return one hint for each answer, with the counts that the terms of its reward read."""
     nothing: Any = torch.zeros(len(before), 1, dtype=torch.bool)
     said = {"leaked": nothing, "says_right": nothing, "tokens": nothing.float()}
     said |= {name: count[:, None] for name, count in counts.items()}
@@ -39,8 +38,8 @@ def test_a_bonus_for_improvement_makes_the_wrong_first_answer_best(alpha: float,
 
 @pytest.mark.parametrize("alpha", [0, 1, 2, 10])
 def test_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: float) -> None:
-    """The bonus again, each score paid where it is earned: its weights are refused just where they would flip the
-    best first answer."""
+    """The bonus again, with each score paid in its own turn: its weights are refused exactly where they would change
+    the best first answer."""
     weights = [1 - tabular_mdp.GAMMA * alpha, 1.0 + alpha]
     r1, r2 = tabular_mdp.first_score(), tabular_mdp.second_score()
     flipped = int(tabular_mdp.best((weights[0] * r1, weights[1] * r2)).argmax()) != 2

@@ -1,4 +1,4 @@
-"""One base serves as three models; and where roles stand changes nothing."""
+"""One base serves as three models; the placement of the roles changes no result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def logprobs(roles: Roles, role: Any) -> Tensor:
 
 
 def step(roles: Roles, role: Any, steps: int, lr: float = 1e-2) -> list[float]:
-    """Updates of one role; their losses."""
+    """Update one role; return the losses."""
     optimizer, rows, losses = torch.optim.AdamW(roles.parameters(role), lr=lr), pad_sequences(PROMPTS, SAID), []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -166,8 +166,8 @@ def acts(loaded: Loaded) -> Any:
 def test_the_actor_is_handed_on_as_a_policy_that_acts_the_same_to_the_bit(
     model: Path, tmp_path: Path, lora: int, placement: str
 ) -> None:
-    """Weights, words and recorded log-probabilities to the bit. Logits differ by 2e-15: matrix products depend on
-    where in memory their factors begin, and what is read from a file begins elsewhere."""
+    """Weights, words and recorded log-probabilities are equal to the bit. Logits differ by 2e-15: matrix products
+    depend on the memory alignment of their factors, and arrays read from a file are aligned differently."""
     roles = build(model, placement if lora else "full", lora)
     step(roles, "actor", 3)
     export(roles.actor_as_policy(), tmp_path / "final")
@@ -217,7 +217,7 @@ def test_both_start_from_exported_weights_and_the_actor_goes_on_from_there(
 
 
 def test_a_small_model_is_float64_on_a_cpu_and_so_is_its_critic(model: Path) -> None:
-    """All the way: norms that round to float32 would show."""
+    """In every layer: norms that round to float32 would show."""
     roles = build_roles(PolicyConfig(model_name=str(model), lora_r=4, device="cpu"), settings(), 0)
     assert torch.equal(logprobs(roles, "actor"), logprobs(build(model), "actor"))
     everything = [*roles.parameters("actor"), *roles.parameters("critic"), *roles.target.critic.parameters()]
@@ -244,7 +244,8 @@ def test_what_cannot_be_trained_is_refused(model: Path, changes: Any, said: str)
 
 
 def test_all_weights_in_bfloat16_are_float32_and_computed_in_bfloat16(model: Path) -> None:
-    """As under autocast: beside float32 the log-probabilities move by bfloat16's rounding, the weights not at all."""
+    """As under autocast: compared with float32, the log-probabilities move by bfloat16's rounding and the weights not
+    at all."""
     policy = PolicyConfig(model_name=str(model), device="cpu", lora_r=0, dtype="float32")
     exact = build_roles(policy, settings("full"), 0)
     roles = build_roles(replace(policy, dtype="bfloat16"), settings("full"), 0)
@@ -309,7 +310,7 @@ def test_nobody_changes_the_adapter_while_another_thread_uses_it(model: Path) ->
     assert done.is_set()
 
 
-# what the critic reads
+# the critic's input
 
 TEXTS = [[3, 9, 10, 4], list(range(5, 35)), [2]]
 
@@ -349,7 +350,7 @@ def test_a_value_function_is_there_where_the_baseline_is_one(model: Path) -> Non
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published encoder in small, with a vocabulary of its own that knows fewer words."""
+    """Return a published encoder in small, with a vocabulary of its own that knows fewer words."""
     folder = tmp_path_factory.mktemp("encoder")
     own = tokenizer()
     words = {"<pad>": 0, "<unk>": 1, "<eos>": 2, "how": 3, "many": 4, "w1": 5, "w2": 6}

@@ -1,4 +1,4 @@
-"""Where roles stand: what `auto` is, and what is refused in one line."""
+"""Placement of roles: the choices of `auto`, and the settings that are refused in one line."""
 
 from __future__ import annotations
 

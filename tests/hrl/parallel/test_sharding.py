@@ -1,4 +1,4 @@
-"""Language models in parts, one with each of two processes (FSDP2, gloo on a CPU): they learn what whole ones learn."""
+"""Language models in parts, one with each of two processes (FSDP2, gloo on a CPU), learn the same as whole ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with whole models: to the end, and to half of it."""
+    """Train whole models in one process, to the end and to half of it."""
     folder = tmp_path_factory.mktemp("alone")
     for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
         begun_and_whole(model, folder, name, h, lora)
@@ -43,13 +43,13 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two processes with parts; they also end what one process has begun."""
+    """Train models in parts in two processes, which also finish a training that one process began."""
     begun = [alone / f"{name}-begun" for name in ("shared", "full")]
     return trainers.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
 
 def saved(folder: Path) -> dict[str, Any]:
-    """What the latest checkpoint holds."""
+    """Return the latest checkpoint's contents."""
     state = checkpoint.read(folder, json.loads((folder / LATEST / checkpoint.IDENTITY_FILE).read_text()))
     assert state is not None
     return state
@@ -59,7 +59,7 @@ def saved(folder: Path) -> dict[str, Any]:
 def test_parts_learn_what_the_whole_learns(
     name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path
 ) -> None:
-    """Two ranks with other micro-batches, of which one has more than the other: losses, norms and all."""
+    """Two ranks with different micro-batches, one rank with more than the other: losses, norms and all."""
     wanted = losses(alone / name)
     assert len(wanted) > 12 and len(set(wanted)) > 8
     assert losses(parts / name) == pytest.approx(wanted, abs=1e-9)
@@ -70,7 +70,8 @@ def test_parts_learn_what_the_whole_learns(
 
 @BOTH
 def test_a_rank_holds_half(name: str, h: HierarchicalConfig, lora: int, parts: Path) -> None:
-    """Of what is trained and of what is frozen, of weights and moments; what speaks holds nothing between phases."""
+    """Half of the trained and of the frozen weights, and of the moments; the generating copy holds no weights between
+    phases."""
     both = told(parts, name)
     for made in both:
         assert 0.45 < made["own"] / made["all"] < 0.55
@@ -107,7 +108,7 @@ def test_what_the_whole_began_parts_end(name: str, h: HierarchicalConfig, lora: 
 def test_checkpoint_and_policy_are_whole(
     name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path, parts: Path
 ) -> None:
-    """Joined, the same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
+    """Joined, they have the names, shapes and numbers of an unsharded run; an exported actor loads."""
     ours, theirs = (saved(folder / name) for folder in (parts, alone))
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])

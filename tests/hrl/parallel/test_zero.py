@@ -1,5 +1,5 @@
-"""Language models with DeepSpeed engines, over two processes (ZeRO-2 and ZeRO-3, gloo on a CPU): they learn what whole
-ones learn, as near as float32 masters let them."""
+"""Language models with DeepSpeed engines, over two processes (ZeRO-2 and ZeRO-3, gloo on a CPU), learn the same as
+whole ones, up to the rounding of float32 masters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..trainers import lasting, losses, told
 pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
 
 NEAR = 1e-7
-"""Of losses to those of a run in float64; 1e-8 was seen."""
+"""Allowed difference between losses and those of a run in float64; 1e-8 was measured."""
 EACH = pytest.mark.parametrize("name", CASES)
 needed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed; pip install 'r2v[gpu]'"
@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with whole models: to the end, and to half of it."""
+    """Train whole models in one process, to the end and to half of it."""
     folder = tmp_path_factory.mktemp("alone")
     for name, (h, lora, _) in CASES.items():
         begun_and_whole(model, folder, name, replace(h, shards="none"), lora)
@@ -51,7 +51,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two processes with engines; they also end what one process has begun."""
+    """Train with engines in two processes, which also finish a training that one process began."""
     begun = [alone / f"{name}-begun" for name in CASES]
     return trainers.in_ranks(ranks_zero.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
 
@@ -59,7 +59,7 @@ def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @needed
 @EACH
 def test_engines_learn_what_the_whole_learns(name: str, alone: Path, parts: Path) -> None:
-    """Two ranks with other micro-batches, of which one has more than the other: losses, clipped norms and all."""
+    """Two ranks with different micro-batches, one rank with more than the other: losses, clipped norms and all."""
     wanted = losses(alone / name)
     assert len(wanted) > 12 and len(set(wanted)) > 8
     assert losses(parts / name) == pytest.approx(wanted, abs=NEAR)
@@ -71,7 +71,7 @@ def test_engines_learn_what_the_whole_learns(name: str, alone: Path, parts: Path
 @needed
 @EACH
 def test_a_rank_holds_half(name: str, parts: Path) -> None:
-    """Of moments; under ZeRO-3 of weights too, trained and frozen."""
+    """Half of the moments; under ZeRO-3 half of the weights too, trained and frozen."""
     both = told(parts, name)
     for made in both:
         assert 0.45 < made["own_moments"] / (2 * made["learning"]) < 0.55
@@ -83,7 +83,7 @@ def test_a_rank_holds_half(name: str, parts: Path) -> None:
 @needed
 @EACH
 def test_what_is_no_number_on_one_rank_stops_both(name: str, parts: Path) -> None:
-    """Its loss, or its gradient alone."""
+    """The loss is no number, or its gradient alone."""
     for made in (one["nan"] for one in told(parts, name)):
         assert "actor: its loss is nan" in made[0]["said"] and "gradient's norm inf" in made[1]["said"]
         assert [one["moved"] for one in made] == [0.0, 0.0]
@@ -120,7 +120,7 @@ def test_what_engines_began_the_whole_ends_and_the_other_way_round(
 @needed
 @EACH
 def test_checkpoint_and_policy_are_whole(name: str, model: Path, alone: Path, parts: Path) -> None:
-    """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
+    """They have the names, shapes and numbers of an unsharded run; an exported actor loads."""
     ours, theirs = (
         torch.load(folder / name / LATEST / checkpoint.STATE_FILE, weights_only=True) for folder in (parts, alone)
     )

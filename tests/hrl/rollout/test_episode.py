@@ -1,4 +1,4 @@
-"""Episodes run side by side, nothing is requested before what it needs, and nothing leaks."""
+"""Episodes run side by side, each request waits for its inputs, and no secret leaks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def episodes(
 
 
 class Logged:
-    """A voice, and what it was asked when."""
+    """A generator that records its requests and their times."""
 
     def __init__(self, speaker: Generator, log: list[Any]) -> None:
         self.speaker, self.log, self.max_batch = speaker, log, speaker.max_batch
@@ -73,7 +73,7 @@ class Logged:
 
 
 class Shown(Prompter):
-    """A prompter that writes down which answers had been given before it was asked."""
+    """A prompter that records the answers that had been given before each of its prompts."""
 
     def __init__(self, tokenizer: Any, log: list[Any]) -> None:
         super().__init__(tokenizer)
@@ -134,7 +134,7 @@ def test_it_is_three_passes_through_the_model_by_the_front_door_too(roles: Roles
 
 
 def test_token_ids_are_stored_and_reproduce_their_log_probabilities(roles: Roles) -> None:
-    """Never made again from text: the prompts' ids are the very ones that were answered."""
+    """They are never made again from text: the prompts' ids are the very ones that were answered."""
     for role in ("actor", "guidance"):
         said = [
             one
@@ -225,7 +225,7 @@ def all_hint_prompts(played: Sequence[GuidedEpisode]) -> list[tuple[int, ...]]:
 
 
 def test_guidance_is_shown_neither_the_reference_answer_nor_the_score(roles: Roles) -> None:
-    """Another answer in the file, or other scores, and no prompt is another; what it is handed holds neither."""
+    """Another answer in the file, or other scores, changes no prompt; the guidance's inputs hold neither."""
     secret = [replace(problem, answer="w3 w4 5") for problem in PROBLEMS]
     played, _, shown = logged(roles, settings())
     assert all(problem.answer == "" and score is None for problem, _, score in shown.handed)
@@ -302,7 +302,7 @@ def test_alone_one_has_everything() -> None:
 
 
 def letters(texts: Sequence[str]) -> tuple[int, ...]:
-    """A letter a token, behind ten of a problem."""
+    """Return a token per letter, behind the ten tokens of a problem."""
     return (*range(10), *(ord(letter) for text in texts for letter in text))
 
 

@@ -1,4 +1,4 @@
-"""What a Speaker says: keyed, whole, by the ids, and with the log-probabilities that an update finds."""
+"""Generated text: keyed, complete, exact in its ids, with the log-probabilities that an update computes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def requests(roles: Roles, **options: Any) -> list[GenerationRequest]:
 
 
 def test_a_segment_depends_on_its_question_alone(roles: Roles) -> None:
-    """Not on its company, its place, the size of batches, nor on what was read before."""
+    """It does not depend on the other requests, its position, the size of batches, or earlier requests."""
     wanted = Generator(roles, "actor").generate(requests(roles))
     backwards = Generator(roles, "actor", rows=RolloutRows(rows={"actor": 3}, read=2))
     assert backwards.generate(requests(roles)[::-1])[::-1] == wanted and backwards.passes == 14
@@ -85,7 +85,7 @@ def test_ids_and_log_probabilities_are_those_that_an_update_finds(roles: Roles) 
 
 
 def test_they_are_those_that_the_tokens_were_drawn_with(roles: Roles) -> None:
-    """As decoding itself records them, to its six digits."""
+    """Equal to those that decoding itself records, to six digits."""
     questions = requests(roles)
     draws = [
         Draw(prompt=i, key=ask.key, temperature=1.0, top_p=1.0, max_tokens=ask.max_tokens)

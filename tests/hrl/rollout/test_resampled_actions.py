@@ -1,4 +1,4 @@
-"""Answers drawn for the critic's targets: once per state and version, and the same whoever asks."""
+"""Answers drawn for the critic's targets: once per state and version, whoever the caller is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_answers_are_whole_and_as_long_as_answers_may_be(roles: Roles) -> None:
 
 
 def test_a_later_version_forgets_the_one_before(roles: Roles) -> None:
-    """What was drawn for an actor that is gone is never given again, and takes no memory."""
+    """Draws of an actor that is gone are never returned again, and take no memory."""
     draws, own = ActionResampler(roles, settings(), (3,)), states(roles)
     before = draws.sample(own, 0)
     draws.sample(own[:1], 1)
@@ -63,7 +63,7 @@ def test_a_later_version_forgets_the_one_before(roles: Roles) -> None:
 
 
 def test_twenty_updates_of_256_rows_are_a_few_answers(tmp_path: Path, roles: Roles) -> None:
-    """ArCHer would draw 20 x 256; of 5 states 5 are drawn."""
+    """ArCHer would draw 20 x 256 answers; 5 states need only 5."""
     draws, own = ActionResampler(roles, settings(critic=CriticConfig(draws=1)), (3,)), states(roles)
     for update in range(20):
         draws.sample([own[(update + row) % 5] for row in range(256)], 0)

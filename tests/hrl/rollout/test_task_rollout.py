@@ -1,4 +1,4 @@
-"""Task states as problems, and what an action in one of them is worth: executed, on doors whose answers are known."""
+"""Task states as problems, and the executed value of an action in one of them, on doors whose answers are known."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def specs(benchmark: Any) -> list[EpisodeSpec]:
 
 
 def walked(played: RolloutWorld, spec: EpisodeSpec, steps: int) -> TaskState:
-    """The state after so many right doors."""
+    """Return the state after so many right doors."""
     session = played.start(spec)
     session.open()
     seen, actions = list(session.observations), list[str]()
@@ -52,7 +52,7 @@ def walked(played: RolloutWorld, spec: EpisodeSpec, steps: int) -> TaskState:
 
 
 class Walker:
-    """In the place of an encoder and of a model: a prompt is the page, a completion its right door, or a wrong one."""
+    """Stand-in for an encoder and a model: a prompt is the page, a completion its right door, or a wrong one."""
 
     def __init__(self, errs: bool = False) -> None:
         self.errs, self.asked = errs, 0
@@ -164,7 +164,7 @@ def student() -> tuple[Roles, Encoder]:
 
 
 def test_the_bundled_student_answers_hints_and_answers_again_in_its_own_states(student: tuple[Roles, Encoder]) -> None:
-    """The first prompt of a state is the one that it acts on, and what it did there is a first answer."""
+    """The first prompt of a state is the one that the student acts on, and its action there is a first answer."""
     (roles, encoder), played = student, world()
     h = replace(settings(), answer_tokens=8, hint_tokens=4)
     states = task_states(

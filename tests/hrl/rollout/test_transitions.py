@@ -1,4 +1,4 @@
-"""Episodes as rows: who learns from what, what the critic remembers, and how much better than expected each was."""
+"""Episodes as rows: the rows each role learns from, the critic's replay, and the advantage of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTER = iter(range(10_000))
 
 
 def said(text: str = "", count: int = 1) -> Completion:
-    """A segment that no other is equal to."""
+    """Return a completion that differs from all others."""
     number = next(COUNTER)
     return Completion(
         prompt=(1000 + number,),
@@ -44,7 +44,7 @@ def turn(score: float, text: str = "") -> ScoredAnswer:
 def episode(
     first: float, *groups: tuple[float, ...], hints: tuple[str, ...] = ("", ""), answer: str = "7"
 ) -> GuidedEpisode:
-    """By scores: of the first answer, and of those behind each hint, the trunk's first."""
+    """Return an episode with these scores: of the first answer, and of those behind each hint, the trunk's first."""
     tried = tuple(
         tuple(HintedAnswer(hint=said(text, 2), after=turn(score)) for text, score in zip(hints, group, strict=False))
         for group in groups
@@ -103,7 +103,7 @@ def test_without_guidance_the_trunk_is_all_there_is() -> None:
 
 
 def values(answers: samples.AnswerBatch) -> CriticValues:
-    """Different for every answer and head."""
+    """Return critic values that differ for every answer and head."""
     count = len(answers.completions)
     q = torch.stack([torch.arange(count) * 0.1, torch.arange(count) * 0.1 + 0.05]).double()
     return CriticValues(q=q, v=q * 0.5, floor=torch.full((count,), 0.2, dtype=torch.float64))
@@ -138,7 +138,7 @@ def test_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
-    """Rewards less what was expected, whatever gamma and lambda, and a gradient of just that."""
+    """The advantage is reward minus expectation, whatever gamma and lambda, and the gradient follows from it."""
     rewards, expected = torch.tensor([[0.0, 0.25, 1.0], [0.1, 0.2, 0.3]], dtype=torch.float64)
     advantage = gae(rewards[:, None], expected[:, None], 0.9, lam)[:, 0]
     logits = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()

@@ -1,4 +1,4 @@
-"""What counts as right; and a checker that fails says on which problem."""
+"""Checkers: the answers that count as right; a checker that fails names its problem."""
 
 from __future__ import annotations
 

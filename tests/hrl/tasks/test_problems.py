@@ -1,4 +1,4 @@
-"""Problem files: as they are published, and as they are broken."""
+"""Problem files, in their published formats and with faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the roles are shown, under templates of several manners."""
+"""Prompts of the roles, under several chat templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% 
 
 
 def tokenizer(template: str) -> Any:
-    """One of the tests' tokenizers that also knows the words of the prompts."""
+    """Return one of the tests' tokenizers, extended by the words of the prompts."""
     made = tiny_models.tokenizer(template)
     made.add_tokens(
         sorted(
@@ -102,7 +102,7 @@ def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day() -> None
 
 
 def test_each_checker_has_a_prompt_that_it_can_score() -> None:
-    """An answer that obeys is right: in a box, after ####, or as a program."""
+    """An answer that follows the prompt is right: in a box, after ####, or as a program."""
     prompts = {name: instructions_for(name) for name in ("numeric", "exact", "boxed", "program", "my.checks:close")}
     assert all("####" in prompts[name] for name in ("numeric", "exact", "my.checks:close"))
     assert "\\boxed{}" in prompts["boxed"] and "####" not in prompts["boxed"] and "```python" in prompts["program"]

@@ -24,7 +24,7 @@ SIGNS = {"sum": "+", "difference": "-", "product": "*"}
 
 
 def worked(text: str) -> tuple[str, int]:
-    """The combination that a text tells, found by its wordings, and what it comes to."""
+    """Return the combination of operations in a text, found by its wordings, and the result."""
     first, second, *_ = text.split(". ")
     operations = []
     for said, wordings in ((first, FIRST_STEP), (second, SECOND_STEP)):

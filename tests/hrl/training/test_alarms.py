@@ -1,4 +1,4 @@
-"""What a training is warned about, and that it is said once."""
+"""Warnings of a training, each logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer from a configuration: which problems are trained on, which are measured, and where both policies start."""
+"""A trainer from a configuration: its training and evaluation problems, and the initial weights of both policies."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ LARGE = HierarchicalConfig(
 
 
 def test_rows_at_a_time_are_what_the_planner_finds() -> None:
-    """Of the 3B model on one 44.53 GiB GPU: a few under adapters, more on a larger one, none where all is trained."""
+    """The 3B model on one 44.53 GiB GPU: a few rows under adapters, more on a larger GPU, none where all is trained."""
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
     here, there = (
         largest_micro_batches(planned(policy, LARGE, "shared", size * 2**30, 1, measure=measure))
@@ -130,7 +130,7 @@ def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
 
 
 def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
-    """3.2 B weights do not fit one H200 with their moments; laid out over 8 of them they do, nor over 8 whole."""
+    """3.2 B weights do not fit one H200 with their moments; laid out over 8 of them they do, but not 8 times whole."""
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=0, max_seq_len=512)
     h200 = 140 * 2**30
     for shards in ("fsdp", "zero2", "zero3"):

@@ -1,4 +1,4 @@
-"""Wherever a training is stopped or killed, the next one resumes with the same bits."""
+"""A training that is stopped or killed at any point resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[HierarchicalConfig], Any]:
-    """(folder, report) of a configuration that trained in one go, made once."""
+    """Return a function that gives the folder and the report of a configuration trained in one go, made once."""
     known: dict[str, tuple[Path, dict[str, Any]]] = {}
 
     def of(h: HierarchicalConfig) -> tuple[Path, dict[str, Any]]:
@@ -58,7 +58,7 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 def test_stopped_before_every_phase_it_ends_in_the_same_bits(
     h: HierarchicalConfig, model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
 ) -> None:
-    """Stopped after each phase and taken up by a new trainer; a warm-up that is over stays over."""
+    """Stopped after each phase and resumed by a new trainer; a warm-up that is over stays over."""
     passed, report = [], None
     while report is None:
         trainer = trainer_of(model, tmp_path, h, stop=lambda: True)
@@ -80,8 +80,8 @@ def test_stopped_before_every_phase_it_ends_in_the_same_bits(
 
 
 def test_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path, undisturbed: Callable[..., Any]) -> None:
-    """By signal 9, in processes of their own: when the second iteration's actor has learned, before anything was
-    saved; and while the third is being played."""
+    """By SIGKILL, in processes of their own: after the second iteration's actor has learned and before any save; and
+    while the third is being played."""
     places = {"after": 8, "within": 45}
     dying = [
         subprocess.Popen(
@@ -116,7 +116,7 @@ def test_what_was_measured_after_the_checkpoint_is_not_told_twice(
 def test_a_kill_between_checkpoints_leaves_the_one_before(
     model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
 ) -> None:
-    """A torn draft, and a whole one that nothing points at yet, as a power cut leaves them."""
+    """A torn draft, and a whole one without a pointer to it yet, as a power cut leaves them."""
     calls = iter(range(99))
     with pytest.raises(Interrupted):
         trainer_of(model, tmp_path, SMALL, stop=lambda: next(calls) == 5).run()
@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_gives_the_same_bits(
     undisturbed: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A segment of the replay buffer that is gone leaves no checkpoint whole: training begins again."""
+    """Without a segment of the replay buffer no checkpoint is whole: training begins again."""
     stopped(model, tmp_path)
     latest = (tmp_path / LATEST).resolve()
     culprit = latest

@@ -1,4 +1,4 @@
-"""The critic at work: its targets row by row, which rows it may learn from, and what it is not to look at."""
+"""The critic's training: its targets row by row, the rows it may learn from, and the inputs it must not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ H = replace(BASE, turns=3, rewards=[0.0, 0.5, 1.0], critic=replace(BASE.critic, 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[CriticTrainer, Transitions]:
-    """A judge of which the slow copy is not the critic, and what it is to remember."""
+    """Return a critic that differs from its target, and the rows for its replay."""
     model = trainers.model_at(tmp_path_factory.mktemp("model"))
     trainer = trainer_of(model, Path("unused"), H, micro_batch_size=5)
     trainer._rollout()
@@ -37,7 +37,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[CriticTrainer, Tra
 
 
 def again(prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Two answers that depend on the prompt."""
+    """Return two answers that depend on the prompt."""
     return [[(prompt[-1], 7, 4), (sum(prompt) % 50 + 5,)] for prompt in prompts]
 
 

@@ -1,4 +1,4 @@
-"""Figures that are more than a mean, and the file they are kept in."""
+"""Figures that are more than a mean, and their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy's update, by its parts: what is divided by what, what is clipped, and what the KL weighs."""
+"""A policy's update by its parts: denominators, clipping, and the weight of the KL."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ EVERY = list(range(len(SAID)))
 
 
 def batches(model: torch.nn.Module) -> TrainingBatch:
-    """On-policy: behaviour is what the model itself says."""
+    """Return an on-policy batch: the behaviour is the model's own."""
     own = pad_rows(batch_logprobs(model, "cpu", SAID, 3))
     return replace(batch(SAID), behaviour=own, reference=own - torch.linspace(0, 0.3, own.shape[1]).double())
 
 
 def gradient(h: HierarchicalConfig, known: TrainingBatch, micro_batch_size: int = 8) -> tuple[float, Tensor]:
-    """Of the loss of all rows, in micro-batches."""
+    """Return the gradient of the loss of all rows, in micro-batches."""
     model = trainers.language_model()
     part, loss = policy_loss_fn(model, "cpu", SAID, known, h), 0.0
     for start in range(0, len(SAID), micro_batch_size):
@@ -130,7 +130,7 @@ def test_a_gradient_is_clipped_as_a_whole_and_told_as_it_was() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_gradient_that_is_no_number_steps_nothing(bad: float) -> None:
-    """Its loss may be one: the square root of nothing has no slope."""
+    """The loss itself can be finite: the square root of 0 has no slope."""
     weight = torch.nn.Parameter(torch.ones(1))
     network = Network("guidance", [weight], lr=0.1, clip=1.0, micro_batch_size=1, setting="hierarchical.guidance_lr")
     network.optimizer.zero_grad()
@@ -153,7 +153,7 @@ def test_a_gradient_that_is_no_number_steps_nothing(bad: float) -> None:
 
 
 def test_a_token_baseline_learns_what_is_to_be_expected_and_moves_no_policy() -> None:
-    """One advantage for all: soon that is expected everywhere."""
+    """All advantages are equal: soon the baseline expects that everywhere."""
     model, advantage = trainers.language_model(), torch.full((8,), 0.7, dtype=torch.float64)
     baseline = TokenBaseline(16, next(model.parameters()))
     network = Network("token baseline", baseline.parameters(), lr=0.05, clip=9.0, micro_batch_size=3, setting="x")

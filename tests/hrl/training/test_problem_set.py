@@ -1,4 +1,4 @@
-"""Lengths from worked solutions, where nobody gives them."""
+"""Lengths from worked solutions, where none are given."""
 
 from __future__ import annotations
 

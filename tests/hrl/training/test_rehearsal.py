@@ -1,4 +1,4 @@
-"""What the planner rehearses of hierarchical training is what its own networks take."""
+"""The planner's rehearsal of hierarchical training measures the memory that its own networks take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_critic_has_four_heads_and_a_floor_and_a_value_model_one() -> None:
 
 
 def test_autocast_is_the_one_of_trained_weights() -> None:
-    """Whole float32 weights compute in bfloat16 where the case says so: activations are halved."""
+    """Whole float32 weights compute in bfloat16 if the case says so: activations are halved."""
     exact, mixed = (
         rehearse(
             MeasuredCase(code=REHEARSED, action="train", model=SMALL, chunk=1024, single_chunk=True, autocast=autocast),

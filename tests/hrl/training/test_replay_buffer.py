@@ -1,4 +1,4 @@
-"""The ring: what is kept, who gets what of a batch, what is on disk, and what is too old."""
+"""The ring: the rows it keeps, their shares of a batch, its files, and rows that are too old."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(first: int, last: int) -> dict[str, Tensor]:
 
 
 def ring(capacity: int, *cuts: int) -> ReplayBuffer:
-    """Filled by rows 0, 1, 2, ... in pieces."""
+    """Return a ring filled by rows 0, 1, 2, ... in pieces."""
     made = ReplayBuffer(capacity, COLUMNS)
     for first, last in zip((0, *cuts), cuts, strict=False):
         made.add(rows(first, last))
@@ -118,7 +118,7 @@ def test_a_save_writes_what_is_new_and_touches_nothing_else(tmp_path: Path) -> N
 
 
 def test_a_run_that_goes_on_from_an_older_checkpoint_replaces_what_came_after(tmp_path: Path) -> None:
-    """The killed run had saved rows that the resumed one plays otherwise."""
+    """The killed run had saved rows that the resumed one plays differently."""
     replay = ring(50, 10)
     replay.save(tmp_path)
     for last in (17, 21):

@@ -1,4 +1,4 @@
-"""Peaks of phases beside the plan's. No GPU: the meter is the tests'."""
+"""Measured peaks of phases beside the plan's. No GPU is needed: the meter is the tests'."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN = planned(
 
 
 class Told:
-    """A meter that says what it is told to."""
+    """A meter with given readings."""
 
     name, counts_tensors = "torch.cuda.max_memory_allocated", True
 

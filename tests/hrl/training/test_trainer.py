@@ -1,4 +1,4 @@
-"""Whole iterations on a tiny model: every way of learning, cut and shared as one likes, to the same figures."""
+"""Whole iterations on a tiny model: every algorithm, in any micro-batches and placement, reaches the same figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder and the report of an undisturbed training."""
+    """Return the folder and the report of an undisturbed training."""
     folder = tmp_path_factory.mktemp("plain")
     return folder, trainer_of(model, folder).run()
 
@@ -104,7 +104,7 @@ def test_both_policies_move_and_the_reference_does_not(model: Path, tmp_path: Pa
 def test_micro_batches_change_no_loss(
     h: HierarchicalConfig, micro_batch_size: int, model: Path, tmp_path: Path
 ) -> None:
-    """Rows one or three at a time, and all at once; two iterations that learn, so that steps are seen to agree."""
+    """Rows one or three at a time, and all at once; two iterations that learn, so that steps are compared too."""
     figures, h = [], replace(h, iterations=2, evaluate_every=9, critic=replace(h.critic, warmup=0))
     for rows in (micro_batch_size, 64):
         trainer_of(model, tmp_path / str(rows), h, micro_batch_size=rows).run()
@@ -114,7 +114,7 @@ def test_micro_batches_change_no_loss(
 
 
 def test_where_roles_stand_changes_no_loss(model: Path, plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """One base with adapters, three copies, and two sides that learn at the same time."""
+    """One base with adapters, three copies, and two roles that learn at the same time."""
     for placement in ("full", "split"):
         trainer_of(model, tmp_path / placement, replace(BASE, placement=placement)).run()
         assert losses(tmp_path / placement) == pytest.approx(losses(plain[0]), abs=1e-9)
@@ -171,7 +171,7 @@ def test_the_actor_leaves_as_a_policy(model: Path, plain: tuple[Path, dict[str, 
 
 def test_a_rate_that_is_too_high_is_told_and_the_checkpoint_kept(model: Path, tmp_path: Path) -> None:
     h = replace(BASE, iterations=4, save_every=1)
-    object.__setattr__(h, "lr", 1e200)  # no configuration may: it stands for a rate that is too high for a larger model
+    object.__setattr__(h, "lr", 1e200)  # invalid in a file: simulates too high a rate for a larger model
     with pytest.raises(UsageError, match=r"actor: its loss is nan .* hierarchical\.lr \(now 1e\+200\)") as refused:
         trainer_of(model, tmp_path, h).run()
     assert "\n" not in str(refused.value)
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_refused_before_anything_is_played(
 
 
 def test_answers_that_grow_alike_are_told_once(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Scores differ in the first iterations and are all alike afterwards."""
+    """Scores differ in the first iterations and are all equal afterwards."""
     asked: list[int] = []
 
     def checker(problem: Any, said: str) -> float:
@@ -246,7 +246,7 @@ def test_groups_of_first_answers_train_without_a_critic_or_hints(advantage: Any,
 def test_one_long_answer_is_cut_and_counted_and_ends_nothing(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Prompts are bounded, those of the critic's replay too, and the first iteration says what was cut."""
+    """Prompts are bounded, those of the critic's replay too, and the first iteration reports the cuts."""
     h = replace(BASE, iterations=1, critic=replace(BASE.critic, draws=1, warmup=0))
     trainer = trainer_of(model, tmp_path, h)
     whole = max(len(one.answer.prompt) for one in _second_answers(trainer))

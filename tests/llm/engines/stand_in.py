@@ -1,8 +1,8 @@
 """A stand-in for vLLM's server of chat completions: the same command line, key, health and bodies, on a CPU.
 
-    home = stand_in(tmp_path / "engine")        # what `teacher.engine_venv` names
+    home = stand_in(tmp_path / "engine")        # the value of `teacher.engine_venv`
 
-It answers with the desk's expert, or, where R2V_STAND_IN=model, with the model that its command line names.
+It answers with the desk's expert or, if R2V_STAND_IN=model, with the model that its command line names.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ThreadingHTTPServer((values.host, int(values.port)), Handler).serve_forever()
 
 
 def stand_in(home: Path) -> Path:
-    """A virtual environment in which the pinned vLLM seems to lie."""
+    """Make a virtual environment in which the pinned vLLM seems to be installed."""
     site = home / "lib" / "python3.11" / "site-packages"
     package = site / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)

@@ -1,9 +1,10 @@
-"""A stand-in for vLLM's server: the little of its HTTP surface that R2V uses, in a second instead of twenty.
+"""A stand-in for vLLM's server with the part of its HTTP surface that R2V uses; it starts in a second instead of
+twenty.
 
     home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is made of stubs
 
-It answers by the request alone, so what a restarted server says can be compared with what an undisturbed one says. The
-options are VLLM_STUB_* variables: the only ones of a test's that reach a server.
+It answers by the request alone, so that answers of a restarted server can be compared with those of an undisturbed one.
+The options are VLLM_STUB_* variables: of a test's variables only these reach a server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ END = 2
 
 
 def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
-    """An engine's virtual environment that starts this file."""
+    """Make an engine's virtual environment that starts this file."""
     packages = folder / "lib" / "python3.11" / "site-packages"
     module = packages / "vllm" / "entrypoints" / "openai"
     module.mkdir(parents=True)
@@ -39,7 +40,7 @@ def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
 
 
 def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
-    """Return a completion: tokens determined by the request, each with its two figures."""
+    """Return a completion: tokens determined by the request, each with its log-probability and entropy."""
     extra = body.get("vllm_xargs", {})
     seed = json.dumps([model, body["prompt"], extra.get("r2v_key"), extra.get("r2v_temperature")])
     draws = hashlib.sha256(seed.encode()).digest()
@@ -129,7 +130,7 @@ def room() -> int:
 
 
 def die_once(count: int) -> None:
-    """Die as a crashed engine does, in the first life alone."""
+    """Die as a crashed engine does, in the first process alone."""
     marker = os.environ.get("VLLM_STUB_DIED")
     if marker and count >= int(os.environ["VLLM_STUB_DIE_AT"]) and not Path(marker).exists():
         Path(marker).write_text("died")
@@ -142,7 +143,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def begin(words: list[str]) -> bool:
-    """Do what the options say of a start, and start a worker that nobody else ends. False: no server is wanted."""
+    """Do what the options say of a start, and start a worker outside its process group. False: no server is wanted."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
     if report_path := os.environ.get("VLLM_STUB_TELLS"):
@@ -155,7 +156,7 @@ def begin(words: list[str]) -> bool:
 
 
 def main(words: list[str]) -> None:
-    """Serve until somebody ends it."""
+    """Serve until the process is ended."""
     if not begin(words):
         return
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
@@ -163,7 +164,7 @@ def main(words: list[str]) -> None:
         Path(marker).write_text("taken")
         os.environ["VLLM_API_KEY"] = "another's"
         subprocess.Popen([sys.executable, __file__, *words])
-        time.sleep(1)  # whoever asks on this port hears the other
+        time.sleep(1)  # another server answers on this port
         raise SystemExit("OSError: [Errno 98] Address already in use")
     _Server((words[words.index("--host") + 1], int(words[words.index("--port") + 1])), _Handler).serve_forever()
 

@@ -1,4 +1,4 @@
-"""The servers of a stage: one for each GPU, or somebody else's after a look at what it serves."""
+"""The servers of a stage: one for each GPU, or an external one after a check of the model it serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.llm.engines.test_servers import HTTP_MODEL, MODEL
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a server that somebody else started; its options are the test's parameter."""
+    """Start an external server and return its URL; its options are the test's parameter."""
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setenv(name, value)
     server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", HTTP_MODEL)
@@ -72,7 +72,7 @@ def test_a_server_of_another_make_is_refused(running: str, tmp_path: Path) -> No
 def test_another_version_is_said(
     running: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logger, "propagate", True)  # a command that ran before has turned it off
+    monkeypatch.setattr(logger, "propagate", True)  # an earlier command has turned it off
     with caplog.at_level("WARNING", logger="r2v"):
         fleet_of(running, MODEL, home=tmp_path, gpus=[])
     assert "vllm=0.40.1 tested=" in caplog.text

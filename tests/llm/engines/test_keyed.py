@@ -1,4 +1,4 @@
-"""Keyed draws inside an engine are those of the local decoder, whatever else is in the batch."""
+"""Keyed draws inside an engine equal those of the local decoder, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_rows_are_followed_when_they_move_and_leave() -> None:
     engine.update_state(update([(row, extra(row), []) for row in range(4)]))
     engine.update_state(update([(1, extra(9), [])], removed=[1, 3], moved=[(0, 2, "SWAP"), (1, 3, "UNIDIRECTIONAL")]))
     encoded = engine.apply(logits())
-    who = {0: 2, 2: 0, 3: 9}  # row -> whose draw sits there now
+    who = {0: 2, 2: 0, 3: 9}  # row -> the request whose draw is there now
     for row, owner in who.items():
         expected = choose(logits()[row : row + 1], [0.8], [0.9], [uniform(1, f"task-{owner}", 0, 0)])
         assert decoded(encoded[row])[0] == int(expected.tokens[0])
-    torch.testing.assert_close(encoded[1], logits()[1])  # nobody's row is as the model made it
+    torch.testing.assert_close(encoded[1], logits()[1])  # a row without a draw keeps the model's logits
 
 
 def test_a_certain_token_is_still_the_greatest() -> None:

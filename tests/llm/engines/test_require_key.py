@@ -1,4 +1,4 @@
-"""The key of an engine's server is asked for at every path, whichever vLLM leaves open."""
+"""The key of an engine's server is required at every path, including those that vLLM leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests through a server: none is lost when it dies, and what it refuses is a refused request."""
+"""Requests through a server: none is lost when it dies, and a refusal by the server is a refused request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRICE = Price(input=1.0, output=2.0, seconds_per_call=0, seconds_per_token=0)
 
 
 class Words:
-    """A tokenizer that calls each token by its number."""
+    """A tokenizer that writes each token as its number."""
 
     def decode(self, tokens: list[int], skip_special_tokens: bool = False) -> str:
         return " ".join(map(str, tokens))

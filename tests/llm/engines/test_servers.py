@@ -1,4 +1,4 @@
-"""Servers are started, watched, started again, and gone when their owner is."""
+"""Servers are started, watched and restarted, and end with their owner."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def running() -> dict[int, tuple[int, str]]:
-    """Process -> its parent, and its command line."""
+    """Return process -> (parent, command line)."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
@@ -68,7 +68,7 @@ def gone(pid: int) -> bool:
         return True
     status = Path(f"/proc/{pid}/stat")
     try:
-        return status.read_text().rpartition(")")[2].split()[0] == "Z"  # dead, and nobody has asked how it went
+        return status.read_text().rpartition(")")[2].split()[0] == "Z"  # dead, and not yet waited for
     except OSError:
         return True
 
@@ -79,7 +79,7 @@ def test_a_server_is_ready_and_its_key_stands_on_no_command_line(server: OwnServ
     assert asyncio.run(server.healthy())
     assert not any(server.key in line for _, line in running().values())
     assert server.lives == 1
-    asyncio.run(server.ready())  # on another event loop: it is there already
+    asyncio.run(server.ready())  # on another event loop it is ready at once
     assert server.lives == 1
 
 
@@ -92,7 +92,7 @@ def test_a_dead_server_is_started_again_once_for_all_who_wait(server: OwnServer)
         await asyncio.gather(*(server.recover(1) for _ in range(5)))
         assert server.lives == 2
         assert await server.healthy()
-        await server.recover(2)  # a failure of a healthy server: it is let be
+        await server.recover(2)  # the failure of a healthy server: not restarted
         assert server.lives == 2
 
     asyncio.run(play())
@@ -174,7 +174,7 @@ def test_a_worker_whose_masters_were_all_killed_at_once_goes_before_the_next_lif
     asyncio.run(server.ready())
     assert server.pid is not None
     launcher, leader, server_process, worker = server.pid, *group_of(server.pid)
-    for pid in (leader, launcher, server_process):  # nobody is left who watches
+    for pid in (leader, launcher, server_process):  # no watching process is left
         os.kill(pid, signal.SIGSTOP)
     for pid in (launcher, leader, server_process):
         os.kill(pid, signal.SIGKILL)

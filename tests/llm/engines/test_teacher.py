@@ -35,7 +35,7 @@ def words(home: Path, engine: str) -> list[str]:
 
 
 def servers(home: Path) -> list[int]:
-    """The processes that serve out of this environment."""
+    """Return the processes that serve from this environment."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The local backend: a reply belongs to its request, and sampling is what it says."""
+"""The local backend: a reply belongs to its request, and sampling follows its parameters."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_entropy_of_four_equal_chances() -> None:
 
 
 def _reference_nucleus(probabilities: list[float], temperature: float, top_p: float) -> list[float]:
-    """Brute force: the smallest set of likeliest tokens (ties by id) whose mass reaches top_p."""
+    """Return the smallest set of likeliest tokens (ties by id) whose mass reaches top_p, by brute force."""
     powered = [p ** (1 / temperature) for p in probabilities]
     tempered = [p / sum(powered) for p in powered]
     members: list[int] = []
@@ -155,7 +155,7 @@ def test_nucleus_equals_brute_force(temperature: float, top_p: float) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 6.0])
 def test_a_large_vocabulary_is_cut_as_if_it_were_sorted(scale: float) -> None:
-    """All tokens alike, a nucleus of most of them, and one of a few; many are equal, and the first by id stay."""
+    """A nucleus of all tokens, of most, and of a few; many are equally likely, and the first by id stay."""
     draw = generator(f"vocabulary {scale}")
     logits = torch.tensor(
         [[round(draw.gauss() * scale, 1) for _ in range(1000)] for _ in range(4)], dtype=torch.float64

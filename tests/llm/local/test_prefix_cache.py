@@ -1,4 +1,4 @@
-"""Reuse of prompts' beginnings: less is read, nothing changes."""
+"""The prefix cache: fewer tokens are read, and no result changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _backend(kind: str, dtype: torch.dtype = torch.float64, padding: int | None 
 
 
 def _waves(conversations: int = 12, steps: int = 5) -> list[list[Request]]:
-    """Growing conversations, step by step; some part from a neighbour at step 2, some want several samples."""
+    """Return growing conversations, step by step; some diverge from a neighbour at step 2, some ask for several
+    samples."""
 
     def words(*key: int) -> str:
         draw = generator("prefix", *key)
@@ -112,7 +113,7 @@ def _ids(length: int, *key: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("kind", ["hybrid", "llama"])
 @pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 50])
 def test_states_of_every_length_equal_a_cold_reading_to_1e_12(kind: str, length: int) -> None:
-    """Whatever is kept, alone or beside rows that keep more or nothing."""
+    """Whatever is cached, alone or beside rows with a longer or no prefix."""
     model, prefixes, common = _model(kind), PrefixCache(_model(kind)), _ids(length)
     _run(model, [common], prefixes)
     prompts = [common, common + _ids(1, 1), common + _ids(9, 2), common[:5] + _ids(3, 3), _ids(20, 4)]

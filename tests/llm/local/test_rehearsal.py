@@ -1,4 +1,4 @@
-"""Waves that the planner rehearses: what is drawn, and what stays."""
+"""Waves that the planner rehearses: the drawn tokens, and the memory that stays."""
 
 from __future__ import annotations
 

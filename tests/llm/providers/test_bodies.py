@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
-from r2v.llm.providers.bodies import CONTINUES, chat_body, has_neighbours, message_body, response_body
+from r2v.llm.providers.bodies import (
+    CONTINUES,
+    action_schema,
+    chat_body,
+    has_neighbours,
+    message_body,
+    parameters_of,
+    response_body,
+)
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import make_request
 from r2v.llm.providers.registry.shape import RequestShape
 from r2v.llm.types import Request
-from r2v.wire.message import Message, ThinkingPart, ToolCall, ToolSpec
-from r2v.wire.text import STAND_IN
+from r2v.wire.message import STAND_IN, Message, ThinkingPart, ToolCall, ToolSpec
 
 CALLS, CALL_OUTPUT = "tool_calls", "function_call_output"
 
@@ -81,3 +89,28 @@ def test_neighbours_are_joined_where_a_server_wants_both_sides_in_turn() -> None
     apart, joined = (chat_body(replace(RATE, shape=RequestShape(in_turn=turn)), request) for turn in (False, True))
     assert [message["content"] for message in apart["messages"][1:]] == ["goal", "page \ufffd"]
     assert [message["content"] for message in joined["messages"][1:]] == ["goal\n\npage \ufffd"]
+
+
+TOOL = ToolSpec(
+    name="reply",
+    description="Answer a ticket.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "text": {"type": "string", "x-free": True},
+            "to": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        },
+        "required": ["id"],
+    },
+)
+
+
+def test_the_schema_closes_every_object_and_lets_optional_arguments_be_null() -> None:
+    assert "x-free" not in json.dumps(parameters_of(TOOL))
+    (call,) = action_schema([TOOL])["properties"]["action"]["anyOf"]
+    assert call["required"] == ["tool", "id", "text", "to"] and call["additionalProperties"] is False
+    assert call["properties"]["tool"]["enum"] == ["reply"] and call["properties"]["id"] == {"type": "string"}
+    assert call["properties"]["text"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    inner = call["properties"]["to"]["anyOf"][0]["items"]
+    assert inner["required"] == ["name"] and inner["additionalProperties"] is False

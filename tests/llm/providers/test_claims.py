@@ -1,4 +1,5 @@
-"""Several processes of one project ask the same: one pays, and the others are given its answer, whoever dies."""
+"""Several processes of one project send the same request: one pays, and the others get its answer, whichever process
+dies."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BOTH = ("openai", "anthropic")
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes an emulator that both SDKs are sent to."""
+    """Return a function that starts an emulator and points both SDKs to it."""
 
     @contextmanager
     def made(*faults: Fault, lifecycle: Lifecycle | None = None) -> Iterator[Emulator]:
@@ -44,7 +45,7 @@ def draws(emulator: Emulator) -> Counter[tuple[str, int, str]]:
 
 
 def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows of a kind in a journal."""
+    """Return the rows of a kind in a journal."""
     lines = (folder / "journal.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if row["row"] == kind]
 

@@ -1,4 +1,4 @@
-"""Providers by name and by dotted path: one of one's own collects real episodes without a line in the package."""
+"""Providers by name and by dotted path: a user's own one collects real episodes without a line in the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from r2v.config import load
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator
 from r2v.errors import UsageError
 from r2v.llm.providers.factory import PROVIDER_CLASSES, make_provider
@@ -33,7 +33,7 @@ SMALL = (
 
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The page's provider as a module outside the package; its dotted path."""
+    """Write the docs page's provider as a module outside the package; return its dotted path."""
     code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     assert code is not None
     (tmp_path / "my_gateway.py").write_text(code[1])
@@ -51,7 +51,7 @@ def test_a_provider_in_one_file_outside_the_package_collects_episodes(mode: str,
         run_job(load(None, [*SMALL, *overrides]), job("collect"), {}, root=root)
         bills = emulator.ledger().bills
     run = DataRegistry(root / "data").query()[-1]
-    episodes = list(read_episodes(run.trajectories))
+    episodes = list(StoredEpisodes(run.trajectories))
     assert (run.status, run.provider, run.n_episodes) == ("done", gateway, 3)
     assert {bill.model for bill in bills} == {"our/model-70b"} and {bill.mode for bill in bills} == {"sync"}
     assert len(bills) == sum(len(episode.steps) for episode in episodes) > 0

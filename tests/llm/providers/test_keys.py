@@ -1,4 +1,5 @@
-"""Keys: a configuration sends no other variable than a provider's key, and to no other host without a line before."""
+"""Keys: a configuration sends no variable but a provider's key, and none to another host without a warning line
+first."""
 
 from __future__ import annotations
 
@@ -119,11 +120,11 @@ def test_nothing_is_said_of_a_keys_own_host(
 def test_the_line_comes_before_the_first_request_and_names_further_headers(
     provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is asked first: everything that a provider sends goes through one client."""
+    """In any order of requests: all traffic of a provider goes through one client."""
     variable, headers = f"{provider.upper()}_LAB_API_KEY", f"{provider.upper()}_CUSTOM_HEADERS"
     monkeypatch.setenv(variable, "sk-lab-0123456789")
     monkeypatch.setenv(headers, "X-Gateway: secret")
-    url = "http://127.0.0.1:9/v1"  # a port where nobody listens: the request fails, the line is there
+    url = "http://127.0.0.1:9/v1"  # a dead port: the request fails, the line is there
     made = make_provider(provider, rate_of(provider, MODELS[provider]), base_url=url, api_key_env=variable)
     assert caplog.messages == []
     with pytest.raises(ProviderFault):
@@ -178,7 +179,7 @@ def test_a_provider_of_ones_own_is_given_no_other_variable_either(caplog: pytest
 
 
 def test_processes_that_a_command_starts_are_allowed_the_same() -> None:
-    """Helpers beside a stage, and the runs of an experiment over one; a program of the user's own takes no option."""
+    """Helpers beside a stage and the runs of an experiment over one; a user's own program takes no option."""
     tree = Document(Path("s.yaml"), {})
     sweep = ExperimentSpec(path=Path("s.yaml"), tree=tree, sha256="", name="s", mode="training", stage="evaluate")
     record = RunRecord(run="run_001", status="pending", config_path="c.yaml", run_dir="runs/1", identity="")
@@ -190,8 +191,8 @@ def test_processes_that_a_command_starts_are_allowed_the_same() -> None:
 
 
 def test_no_other_module_reads_a_key_from_the_environment() -> None:
-    """Every key of a provider or an engine passes `read_key`: nothing else looks one up by its name, but
-    the engine's own server, which asks for it."""
+    """Every key of a provider or an engine passes `read_key`; only the engine's own server, which demands it, looks one
+    up by its name elsewhere."""
     lookup = re.compile(r"os\.(environ\.get\(|environ\[|getenv\()(.*)", re.DOTALL)
     harmless = re.compile(r"'(?!\w*(KEY|TOKEN|SECRET|PASSWORD)\b)\w+'")
     readers = set()
@@ -216,7 +217,7 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch: 
 
 @contextmanager
 def refusing_proxy() -> Iterator[str]:
-    """The address of a proxy that answers every request with its own page, status 403, as a squid does."""
+    """Yield the address of a proxy that answers every request with its own page, status 403, as a squid does."""
 
     class Refuses(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

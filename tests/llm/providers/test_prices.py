@@ -1,4 +1,4 @@
-"""Prices against the package's own arithmetic, and what is refused without one."""
+"""Prices, compared with the package's own arithmetic, and the refusals of models without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CURRENT = [
 def test_a_bill_is_what_the_package_makes_of_it(
     provider: str, model: str, fresh: int, cached: int, written: int, output: int, batch: bool
 ) -> None:
-    """Cache reads and writes, batches, and prompts so long that all of the request costs more; the worst case is never
+    """Cache reads and writes, batches, and prompts so long that the whole request costs more; the worst case is never
     below."""
     rate = rate_of(provider, model, day=DAY)
     hour = {"cache_write_1h_tokens": written} if provider == "anthropic" else {}
@@ -60,7 +60,7 @@ def test_a_bill_is_what_the_package_makes_of_it(
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_batches_cost_the_same_share_of_prompt_and_reply_whatever_the_model(provider: str) -> None:
-    """The one factor that stands for both."""
+    """One factor applies to both."""
     for name in listed_names(provider):
         price = listed_price(provider, name, DAY)
         if price is not None:

@@ -1,4 +1,5 @@
-"""Stages, helpers and experiments of one project: each distinct (request, draw) is billed once, whoever is killed."""
+"""Stages, helpers and experiments of one project: each distinct (request, draw) is billed once, whichever process is
+killed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import load
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.project import ProjectLedger
@@ -77,7 +78,7 @@ Made = dict[str, bytes]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout, in which commands are typed."""
+    """Return an empty checkout as working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.executable", warm.python())
     monkeypatch.setenv("PYTHONPATH", str(warm.ROOT))
@@ -98,10 +99,10 @@ def sent_to(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluated(root: Path, *overrides: str) -> Made:
-    """Evaluate; the teacher's episodes by file."""
+    """Evaluate; return the teacher's episodes by file."""
     made = run_job(load(None, [*SMALL, *overrides]), job("evaluate"), {}, root=root).artifact
     return {
-        path.name: "".join(f"{episode}\n" for episode in read_episodes(path)).encode()
+        path.name: "".join(f"{episode}\n" for episode in list(StoredEpisodes(path))).encode()
         for path in sorted((made.folder / "episodes").rglob("llm_only.jsonl*"))
     }
 
@@ -124,7 +125,7 @@ def test_another_statistic_seed_budget_and_experiment_pay_for_what_is_new(projec
     first = evaluated(project)
     paid = len(provider.ledger().bills)
     evaluated(project, "evaluation.bootstrap=30")
-    shutil.rmtree(project / "outputs/.episodes")  # episodes are played again, and no question is paid again
+    shutil.rmtree(project / "outputs/.episodes")  # episodes are played again, and no request is paid again
     assert evaluated(project, "evaluation.bootstrap=40") == first and len(provider.ledger().bills) == paid
     evaluated(project, "evaluation.seeds=[1,2]")
     more = len(provider.ledger().bills)

@@ -28,7 +28,7 @@ from tests.trust import drawn
 
 
 class Prompt:
-    """A provider with another's limits whose batches are answered at once; it keeps what each input file was."""
+    """A provider with another's limits whose batches are answered at once; it keeps the contents of each input file."""
 
     name = "openai"
 
@@ -110,7 +110,7 @@ def test_a_batch_is_cut_before_the_published_bytes(
     provider: str, count: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 MB a file, 256 MB a call: 195 and 250 questions of a megabyte each, through the official client to an
-    emulator that refuses what is larger."""
+    emulator that refuses larger ones."""
     megabyte = "x" * 999_000
     with Emulator(folder=tmp_path / "emulator", lifecycle=Lifecycle(polls=1)) as emulator:
         for name, value in environment(emulator).items():
@@ -130,8 +130,8 @@ def test_a_batch_is_cut_before_the_published_bytes(
 def test_the_queue_of_the_first_tier_is_never_overfilled(
     told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """90,000 prompt tokens of gpt-4o may be queued; 40 questions of about 4,000 take two goes. Who does not know the
-    limit finds it by being refused."""
+    """90,000 prompt tokens of gpt-4o may be queued; 40 questions of about 4,000 take two batches. A provider without a
+    known limit finds it by a refusal."""
     prompt, count, tier = "ab " * 4000, 40, 90_000
     limits = EmulatedLimits(openai=ProviderLimits(requests=50_000, bytes=200_000_000, queued_tokens=tier))
     with Emulator(lifecycle=Lifecycle(polls=2), limits=limits) as emulator:

@@ -1,4 +1,4 @@
-"""Remote backends behind the wave engine: many waves out at once, each answer handed on when it lands."""
+"""Remote backends behind the wave engine: many waves in flight at once, each answer passed on when it arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from r2v.wire.message import Message, ToolSpec
 
 
 class Post:
-    """A remote that answers a wave when it is told to, or at once."""
+    """A remote that answers a wave when the test says so, or at once."""
 
     def __init__(self, max_batch: int = 64, max_age: float = 60.0) -> None:
         self.max_batch, self.max_age = max_batch, max_age
@@ -131,7 +131,8 @@ def test_a_remote_is_left_when_a_conversation_fails() -> None:
 
 
 class Strict:
-    """A provider of chat bodies whose server takes user and assistant in turn alone, and says prose after that."""
+    """A provider of chat bodies whose server accepts alternating user and assistant turns only, and then answers in
+    prose."""
 
     name = "strict"
 

@@ -1,5 +1,6 @@
-"""Current models of both providers by configuration alone: they demonstrate, judge and call tools against an emulator
-that refuses what today's APIs refuse; retired models, and what a model does not take, end before anything is sent."""
+"""Current models of both providers by configuration alone: they demonstrate, judge and call tools with an emulator that
+refuses the same requests as today's APIs; retired models and unsupported settings end the run before anything is
+sent."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from r2v.config import load
 from r2v.config.config import identity
 from r2v.config.models import TeacherConfig
 from r2v.data.registry import DataRegistry
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import UsageError
 from r2v.llm.providers import teacher as module
@@ -39,7 +40,7 @@ SMALL = (
 
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A teacher and its judge at once, and a model that nobody lists yet."""
+    """Yield an emulator of a teacher and its judge, and of a model that is not listed yet."""
     with Emulator(answer=["judge", "desk"], lifecycle=Lifecycle(polls=1), models=["gpt-7-nova"]) as served:
         for name, value in environment(served).items():
             monkeypatch.setenv(name, value)
@@ -70,7 +71,7 @@ def test_a_current_model_demonstrates_by_configuration_alone(asked: str, emulato
     config = load(None, [*SMALL, f"teacher.provider={provider}", f"teacher.model_name={name}", *settings])
     run_job(config, job("collect"), {}, root=tmp_path)
     run = DataRegistry(tmp_path / "data").query()[-1]
-    episodes = list(read_episodes(run.trajectories))
+    episodes = list(StoredEpisodes(run.trajectories))
     assert (run.status, run.n_episodes, run.n_env_faults) == ("done", 3, 0)
     assert all(episode.steps for episode in episodes) and any(episode.success for episode in episodes)
     actions = [json.loads(step.action.raw_text) for episode in episodes for step in episode.steps]
@@ -93,7 +94,7 @@ def asked_again(root: Path) -> list[str]:
 
 @pytest.mark.parametrize(("provider", "name"), [("openai", "gpt-6.1-sol"), ("anthropic", "claude-opus-5-5")])
 def test_teacher_and_judge_are_one_emulator(provider: str, name: str, emulator: Emulator, tmp_path: Path) -> None:
-    """The judge asks for few tokens, which the model's thoughts would use up if they had none of their own."""
+    """The judge asks for few tokens, which the model's thoughts would use up if they had no allowance of their own."""
     words = [f"teacher.provider={provider}", f"teacher.model_name={name}", "teacher.mode=concurrent"]
     verifier = ["verifier.mode=llm_judge", "training.verifier.num_epochs=1", "policy.device=cpu"]
     config = load(None, [*SMALL, *words, *verifier])
@@ -152,7 +153,7 @@ def test_what_is_configured_of_a_model_stands_in_place_of_what_is_known() -> Non
 
 
 def test_a_teacher_that_names_none_of_it_has_the_identity_that_it_had() -> None:
-    """Artifacts made before these keys were there are still the ones that such a configuration asks for."""
+    """Artifacts from before these keys remain valid for such a configuration."""
     known = identity(teacher(provider="openai", model_name="gpt-6-luna"))
     assert not {"effort", "thinking", "thinking_tokens", "actions", "model"} & known.keys()
     told = identity(teacher(provider="openai", model_name="m", effort="low", model={"temperature": False}))

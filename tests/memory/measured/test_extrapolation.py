@@ -48,7 +48,7 @@ STRETCHES = {"forward": ("fresh", "accumulated"), "backward": ("fresh", "accumul
 
 @pytest.mark.parametrize("name", drawn(list(CASES), 3, "extrapolated"))
 def test_each_stretch_peaks_as_in_a_run_of_the_whole_model(name: str) -> None:
-    """At a shape and a depth that are not among those it was measured at, to a thousandth."""
+    """At a shape and a depth that were not measured, to a thousandth."""
     case, shape = CASES[name], _between(CASES[name])
     measured, whole = measure(case), rehearse(case, shape)
     seen: dict[str, int] = {}

@@ -54,7 +54,7 @@ def test_lists_with_an_entry_for_each_layer_are_cut_with_the_depth() -> None:
 def test_a_token_meets_only_the_experts_it_is_sent_to() -> None:
     experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 1, "bos_token_id": 1}
     many, few = model(SMALL | experts).sizes, model(SMALL | {**experts, "num_local_experts": 1}).sizes
-    # a router's row for each expert is multiplied with whoever is chosen
+    # a router's row for each expert is multiplied whichever expert is chosen
     assert many.per_token - few.per_token == 5 * 3 * 64 and many.parameters > 3 * few.parameters - 64 * 700 * 3
 
 

@@ -1,4 +1,4 @@
-"""A rehearsal marks the parts of a model in the order they run, and counts what real tensors would take."""
+"""A rehearsal marks the parts of a model in the order they run, and counts the bytes that real tensors would take."""
 
 from __future__ import annotations
 

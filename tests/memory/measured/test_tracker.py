@@ -1,4 +1,4 @@
-"""The tracker counts tensors' bytes, whoever makes them and however they are shared."""
+"""The tracker counts tensors' bytes, whichever code makes them and however they are shared."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_AdamW_step_is_20_bytes_a_parameter(tracker: Tracker) -> None:
 
 
 def test_the_first_AdamW_step_peaks_as_the_later_ones(tracker: Tracker) -> None:
-    """Its moments are made in it, and stay: no transition of a plan."""
+    """Its moments are made in it, and stay: no plan has this transition."""
     weight = nn.Parameter(torch.zeros(1000))
     optimizer = torch.optim.AdamW([weight], foreach=True)
     for name in ("first", "second"):
@@ -74,7 +74,8 @@ def test_what_logsumexp_takes_inside_its_kernel(tracker: Tracker) -> None:
 
 
 def test_frozen_weights_and_a_layer_called_twice(tracker: Tracker) -> None:
-    """What torch's MemTracker refuses: a parameter without gradient, and a module that runs twice an iteration."""
+    """Cases that torch's MemTracker refuses: a parameter without gradient, and a module that runs twice an
+    iteration."""
     frozen, adapter = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
     frozen.requires_grad_(False)
     with tracker.span("pass"):

@@ -1,5 +1,5 @@
-"""A tiny model that is really trained, and a module in it that runs out of memory above so many rows; as a script, run
-by the ranks of a launch, of which one alone runs out."""
+"""A tiny real training with a module that runs out of memory above so many rows; as a script, run by the ranks of a
+launch, of which one alone runs out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trained:
         self.x, self.y = torch.randn(BATCH, 5).double(), torch.randn(BATCH, 1).double()
 
     def step(self, rows: int) -> float:
-        """Sum of squared errors; their gradients are left in the model."""
+        """Return the sum of squared errors; their gradients are left in the model."""
         total = 0.0
         for x, y in zip(self.x.split(rows), self.y.split(rows), strict=True):
             loss = (self.model(x) - y).square().sum()
@@ -56,17 +56,18 @@ class Trained:
         return total
 
     def run(self, rows: int) -> RetryResult[float]:
-        """The step, done again where it does not fit."""
+        """Take the step, and take it again in smaller parts if it does not fit."""
         return retry_on_oom(self.step, rows, self.model.parameters(), phase="actor")
 
     @property
     def gradients(self) -> Tensor:
-        """All of them, flat."""
+        """Return all gradients, flat."""
         return torch.cat([one.grad.flatten() for one in self.model.parameters() if one.grad is not None])
 
 
 def train(most: int, updates: int = 5) -> tuple[Tensor, list[int], Any]:
-    """Several updates of AdamW, gradients summed over ranks after the step: weights, rows at a time, last gradient."""
+    """Take several updates of AdamW, gradients summed over ranks after the step; return weights, rows at a time, last
+    gradient."""
     import torch.distributed as group
 
     told = Trained(most)
@@ -83,7 +84,7 @@ def train(most: int, updates: int = 5) -> tuple[Tensor, list[int], Any]:
 
 
 def main() -> None:
-    """Twice: once nobody runs out, once the last rank alone does, above 3 rows, or (`never`) always."""
+    """Train twice: once without running out; once the last rank alone does, above 3 rows, or (`never`) always."""
     folder, how = Path(sys.argv[1]), sys.argv[2]
     join("cpu")
     last = rank() == ranks() - 1

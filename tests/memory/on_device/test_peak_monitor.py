@@ -1,4 +1,4 @@
-"""Measured against planned: warnings and readings. No GPU: the meter is the tests'."""
+"""Measured peaks against the plan: warnings and readings. No GPU is needed: the meter is the tests'."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORK = TrainingJob(
 
 
 class Told:
-    """A meter that says what it is told to."""
+    """A meter with given readings."""
 
     name, counts_tensors = "torch.cuda.max_memory_allocated", True
 
@@ -64,7 +64,8 @@ def found() -> Plan:
 
 
 def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCaptureFixture) -> None:
-    """And less is none: the first update of a network has no other's moments beside it; nor is a tiny model's tenth."""
+    """A smaller drift is not reported: the first update of a network has no other's moments beside it; nor is a tiny
+    model's tenth."""
     watch = PeakMonitor(Told(10.9 * GIB, 11.5 * GIB, 12 * GIB, 8 * GIB, 0.13 * GIB))
     for phase in ("actor", "actor", "actor", "critic"):
         with watch.phase(phase, 10 * GIB - CUBLAS_WORKSPACES):
@@ -105,7 +106,7 @@ def test_live_tensors_of_the_block_alone_are_measured() -> None:
 
 
 def below_the_peak() -> int:
-    """Bytes that this process may take before its peak, which earlier tests have set, rises."""
+    """Return the bytes that this process may take before its peak, set by earlier tests, rises."""
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - resident)
 

@@ -1,4 +1,4 @@
-"""What a probe finds and keeps, and plans made with it. No GPU: the judge on tensors without data measures."""
+"""The figures of a probe, its file, and plans made with it. No GPU is needed: tensors without data are measured."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ LITTLE = TrainingJob(
 
 
 def rows_of(found: Plan, phase: str) -> int:
-    """The micro-batch of a phase."""
+    """Return the micro-batch of a phase."""
     return found.phase(phase)[1].micro_batch
 
 
 def wider(factor: float) -> Callable[[MeasuredCase, FixedShape], int]:
-    """A GPU whose kernels take so many times what they should."""
+    """Return the measurement of a GPU whose kernels take so many times the expected bytes."""
 
     def measured(case: MeasuredCase, shape: FixedShape) -> int:
         static, activation = expected(lookup(case), shape)
@@ -73,7 +73,7 @@ def test_the_judge_finds_nothing_to_correct() -> None:
 
 
 def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
-    """And changes what does not come and go by nothing."""
+    """Permanent figures do not change."""
     found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
     probed = {one.phase: one for one in probe(found, wider(1.25))}
     assert probed["actor"].micro_batch == rows_of(found, "actor")

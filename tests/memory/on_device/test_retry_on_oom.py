@@ -1,4 +1,4 @@
-"""Running out of GPU memory: the step is done again, with the same gradient and by all ranks, and leaves nothing."""
+"""Running out of GPU memory: the step is repeated, with the same gradient and by all ranks, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 @pytest.fixture(autouse=True)
 def own_objects() -> Iterator[None]:
-    """What other tests have left is no part of the collections that a failed step begins: they take seconds with it."""
+    """Exclude other tests' objects from the collections of a failed step: they take seconds with them."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -1,4 +1,5 @@
-"""The plan of stages that act: beside the bytes of their own code, who is in memory, what sampling costs, what fits."""
+"""The plan of stages that act, compared with the bytes of their own code: models in memory, sampling, and the rows that
+fit."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ ROWS, PROMPT, ACTION, RANK = 24, 180, 12, 8
 
 
 def project(folder: Path, dtype: str = "float32") -> tuple[PolicyConfig, list[Path], list[Path]]:
-    """A random model with two policies and two verifiers, all of them adapters. Its sliding window is longer than
-    anything it reads: transformers keeps its cache as on a GPU, and no prompts are remembered."""
+    """Return a random model with two policies and two verifiers, all of them adapters. Its sliding window is longer
+    than any text: transformers keeps its cache as on a GPU, and no prompts are cached."""
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
@@ -70,7 +71,7 @@ def project(folder: Path, dtype: str = "float32") -> tuple[PolicyConfig, list[Pa
 def test_policy_clone_and_a_verifier_with_folds_stand_on_one_base_and_peak_as_planned(
     dtype: str, drawn: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    """Beside the bytes that their own code allocates: 1 % at most, where 3 % are promised."""
+    """Compared with the bytes that their own code allocates: 1 % at most, where 3 % are promised."""
     policy, policies, verifiers = project(tmp_path, dtype)
     job = ActingJob(
         stage="candidates",
@@ -112,7 +113,7 @@ SAMPLINGS: dict[Any, dict[str, Any]] = {
 
 
 def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **drawing: Any) -> None:
-    """ROWS completions in one wave."""
+    """Generate ROWS completions in one wave."""
     price = Price(input=0, output=0, seconds_per_call=0, seconds_per_token=0)
     backend = LocalBackend(
         player.model,
@@ -136,7 +137,7 @@ def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **draw
 
 
 def scored(judge: VerifierModel, ids: list[list[int]]) -> None:
-    """ROWS contexts with their actions in one wave."""
+    """Score ROWS contexts with their actions in one wave."""
     backend = VerifierBackend(judge, lambda messages, action: ids[int(action)][action == "0" :], ROWS)
     backend.answer([ScoreRequest(messages=(), action=str(row)) for row in range(ROWS)])
 

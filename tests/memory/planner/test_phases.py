@@ -1,6 +1,6 @@
-"""The planner beside the arithmetic that came before it, whose answers tests/memory/guard.json keeps.
+"""The planner, compared with the arithmetic that it replaced, whose answers are in tests/memory/guard.json.
 
-`python benchmarks/planner.py --write-guard` writes what the planner says of the same cases as `measured`.
+`python benchmarks/planner.py --write-guard` writes the planner's answers for the same cases as `measured`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CRITIC = (
     "a time; the arithmetic had them for both, and the pooler, which the trainer drops"
 )
 EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC}
-"""By a word of the case's name, why the two differ by more than a hundredth."""
+"""Word in the case's name -> reason why the two differ by more than a hundredth."""
 
 
 def reason(record: dict[str, Any], name: str) -> str | None:
@@ -40,7 +40,7 @@ def test_the_planner_says_what_the_arithmetic_said_or_the_difference_is_explaine
 
 @pytest.mark.parametrize("name", drawn([name for name in CASES if name.startswith("critic")], 1, "guarded"))
 def test_a_full_run_of_a_critic_says_what_the_planner_says(name: str) -> None:
-    """Not what the arithmetic said, which is up to 2.4 % more."""
+    """The old arithmetic gave up to 2.4 % more."""
     case = CASES[name][0]
     assert case.alone() == pytest.approx(case.whole(lambda *of: rehearse(*of).peak), rel=1e-4)
 

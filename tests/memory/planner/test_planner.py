@@ -1,20 +1,24 @@
-"""Plans: what fits, what is refused, and that the micro-batches are the largest."""
+"""Plans: cases that fit, refusals, and the largest micro-batches."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from r2v.config import load
 from r2v.errors import UsageError
+from r2v.memory.configured import job_of_hierarchical, job_of_stage
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.models import known_model
 from r2v.memory.planner.phases import phase_memory
-from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.remedies import remedies
+from r2v.memory.planner.planner import Plan, plan, remedies
 from r2v.memory.planner.state import Shards, sharded, trained
-from r2v.memory.planner.training_job import Machine, TrainingJob
+from r2v.memory.planner.training_job import Machine, StageName, TrainingJob
 from r2v.memory.report import as_json, report, verdict
 from r2v.memory.sizes import GIB
+from r2v.memory.store import UnmeasurableError
 from r2v.pipeline.jobs import JOBS
 from tests.memory.measuring import lookup
 
@@ -28,7 +32,7 @@ SEED = replace(SHARED, lora_rank=0, precision="float32", value=True)
 
 
 def largest(found: Plan) -> bool:
-    """Whether each phase's rows fit, and one more would not (or is not asked for)."""
+    """True if each phase's rows fit, and one more would not (or is not asked for)."""
     for device in found.devices:
         for one in device.phases:
 
@@ -76,7 +80,7 @@ def test_micro_batches_are_the_largest_that_fit(memory: float, tokens: int) -> N
 
 
 def test_more_rows_never_need_less() -> None:
-    """What bisection rests on."""
+    """Bisection depends on it."""
     found = plan(SHARED, Machine(memory=A_GPU), lookup)
     for device in found.devices:
         for one in device.phases:
@@ -143,7 +147,7 @@ def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
 
 
 def test_a_checkpoint_gathers_less_than_training_does() -> None:
-    """So it is no phase of its own: one whole tensor in float32, against the layers that training puts together."""
+    """So it is no phase of its own: one whole tensor in float32, against the layers that training gathers."""
     for name in ("Llama-3.2-3B", "Llama-3.1-8B"):
         sizes = known_model(name).sizes
         for shards in ("zero3", "fsdp"):
@@ -261,7 +265,7 @@ def test_the_page_of_a_refusal_names_every_way_tried() -> None:
 
 
 def test_the_page_says_how_to_ask_for_it() -> None:
-    """Copies of one role each, shared out, and with what does not learn aside; not where a stage has no such keys."""
+    """Full copies, sharded, and with frozen weights offloaded; not for a stage without such keys."""
     machine = Machine(memory=141 * GIB, gpus=8)
     full = "hierarchical.placement=full"
     for job, named, words in (
@@ -293,7 +297,7 @@ def test_what_stands_on_the_cpu_is_read_there() -> None:
 
 
 def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
-    """The actor and the guidance, of 3.2 B float32 weights each, beside their parts."""
+    """The actor and the guidance, of 3.2 B float32 weights each, besides their shards."""
     machine = Machine(memory=141 * GIB, gpus=8)
     parts, whole = (plan(SEED, machine, lookup, placement="full", shards=shards) for shards in ("fsdp", "none"))
     rollout = {
@@ -304,10 +308,70 @@ def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
 
 
 def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
-    """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
+    """Under bc's autocast layers are gathered in bfloat16, here in float32: twice two layers, or the table."""
     machine = Machine(memory=141 * GIB, gpus=8)
     states = [
         plan(job, machine, lookup, placement="full", shards="fsdp").devices[0].device.roles[0].state
         for job in (SEED, replace(SEED, stage="bc", code=CODES["bc"], critic=None, value=False, precision="mixed"))
     ]
     assert states[0].gathered == 2 * states[1].gathered and states[0].static == states[1].static
+
+
+FUSED_ALONE = 36.5
+"""GiB on which FULL fits only with the fused optimizer."""
+FULL = TrainingJob(
+    stage="hierarchical",
+    code=CODES["hierarchical"],
+    model=known_model("Llama-3.2-1B"),
+    lora_rank=0,
+    precision="float32",
+)
+
+
+def told(job: TrainingJob, size: float) -> list[str]:
+    found = plan(job, Machine(memory=size * GIB, gpus=1), lookup)
+    assert not found.fits
+    return remedies(found)
+
+
+def test_an_optimizer_is_advised_by_its_key_and_the_key_does_it() -> None:
+    advised = [line for line in told(FULL, FUSED_ALONE) if "temporaries" in line]
+    assert len(advised) == 1 and "(hierarchical.optimizer=adamw_fused)" in advised[0]
+    found = re.search(r"\((hierarchical\.\S+)\)", advised[0])
+    assert found is not None
+    config = load(None, ["policy.model_name=Llama-3.2-1B", found[1]])
+    assert job_of_hierarchical(config.policy, config.hierarchical, "").optimizer == "adamw_fused"
+
+
+@pytest.mark.parametrize("stage", ["bc", "preference", "verifier"])
+def test_8_bit_moments_are_advised_by_their_key_and_the_key_does_it(stage: StageName) -> None:
+    fits = replace(FULL, stage=stage, code=CODES[stage], critic=None, optimizer="adamw_8bit")
+    size = next(gib for gib in range(8, 40, 4) if plan(fits, Machine(memory=gib * GIB), lookup).fits)
+    (advised,) = [line for line in told(replace(fits, optimizer="adamw"), size) if "optimizer" in line]
+    found = re.search(r"8-bit moments \((training\.\S+)\)", advised)
+    assert found is not None
+    config = load(None, ["policy.model_name=Llama-3.2-1B", found[1]])
+    assert job_of_stage(config, stage, "").optimizer == "adamw_8bit"
+
+
+def test_a_change_that_cannot_be_measured_is_no_remedy() -> None:
+    """The other remedies are named."""
+
+    def some(case: MeasuredCase) -> MeasuredMemory:
+        if case.rank:
+            raise UnmeasurableError("adapters do not run on tensors without data")
+        return lookup(case)
+
+    found = plan(FULL, Machine(memory=FUSED_ALONE * GIB), some)
+    advised = remedies(found)
+    assert advised and not any("policy.lora_r=16" in line for line in advised)
+
+
+def test_an_optimizer_that_a_stage_has_not_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(UsageError, match="--optimizer adamw_8bit: hierarchical is not trained by it; .*adamw_fused"):
+        replace(FULL, optimizer="adamw_8bit")
+    with pytest.raises(UsageError, match="--optimizer adamw_fused: bc is not trained by it; .*paged_adamw_8bit"):
+        replace(FULL, stage="bc", critic=None, optimizer="adamw_fused")
+    with pytest.raises(UsageError, match="shards zero3: .*no 8-bit optimizer"):
+        job = replace(FULL, stage="bc", critic=None, optimizer="adamw_8bit")
+        plan(job, Machine(memory=80 * GIB, gpus=2), lookup, shards="zero3")

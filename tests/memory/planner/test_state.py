@@ -19,14 +19,14 @@ HEAD = 768 * 769 + 768 * 769 + 769
 """Parameters of a head: two hidden layers of 768."""
 LLAMA, ROBERTA = known_model("meta-llama/Llama-3.2-3B"), known_model("FacebookAI/roberta-base")
 CRITICS = {"critic": ROBERTA.sizes.parameters + 5_907_460 + HEAD, "value": ROBERTA.sizes.parameters + HEAD}
-"""With four heads on two texts or one, ArCHer's, a floor's; and a value model's one."""
+"""Parameters of ArCHer's critic with four heads on two texts or one, of a floor's; and of a value model's one."""
 SEED = TrainingJob(
     stage="hierarchical", code="", model=LLAMA, critic=ROBERTA, value=True, lora_rank=0, precision="float32"
 )
 
 
 def roles(job: TrainingJob, placement: str = "full") -> dict[str, float]:
-    """Training state in GiB of each role."""
+    """Return the training state in GiB of each role."""
     strategy = Strategy(placement=placement)  # type: ignore[arg-type]
     return {role.name: role.state.total / GIB for role in devices(job, strategy, 1, CRITICS)[0].roles}
 
@@ -35,7 +35,8 @@ def test_full_training_of_the_seed_is_112_GiB() -> None:
     assert round(whole_state(SEED, CRITICS) / GIB, 1) == 112.0
 
 
-"""What the facts do not count: the floor's head, in the critic and its target; and inside the value function."""
+"""Parameters that the facts do not count: the floor's head, in the critic and its target; and inside the value
+function."""
 MORE = {"critic": 16 * HEAD / GIB, "target": 4 * HEAD / GIB, "value": 16 * (HEAD - 769) / GIB}
 
 
@@ -96,7 +97,7 @@ def test_nf4_base() -> None:
 
 
 def test_nf4_weights_are_bitsandbytes_own(tmp_path: Path) -> None:
-    """To the byte: as it is loaded, the rest in bfloat16, and made ready for training, the rest in float32."""
+    """To the byte: as it is loaded, the rest in bfloat16, and prepared for training, the rest in float32."""
     pytest.importorskip("bitsandbytes")
     import torch
     from peft import prepare_model_for_kbit_training
@@ -150,8 +151,8 @@ def test_zero_and_fsdp_share_what_they_say() -> None:
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.1-8B"])
 def test_zero2_is_to_the_byte_what_deepspeed_itself_estimates(name: str, ranks: int) -> None:
-    """State while the optimizer steps, as its float32 gradients are a copy made for the step. Of ZeRO-3's its estimate
-    leaves out the 16-bit weights that a rank holds, and counts one gathered layer."""
+    """The state during the optimizer's step, as its float32 gradients are a copy made for the step. Its estimate for
+    ZeRO-3 omits the 16-bit weights that a rank holds, and counts one gathered layer."""
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 

@@ -1,7 +1,7 @@
-"""A world that counts what is done to it, and models that count what they are asked, for plans that must be exact.
+"""An environment and models that count their calls, for plans that must be exact.
 
-Episodes have as many steps as their corridor has doors, whatever is done; the LLM is always right and the small policy
-never, so they differ at every state, and K samples differ from one another and from the greedy action.
+Episodes have as many steps as their corridor has doors, whatever the actions; the LLM is always right and the small
+policy never, so they differ at every state, and K samples differ from one another and from the greedy action.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.chains import SLM_PRICE
 
 LENGTH = 4
 _HAZARDS = ("tool_error", "stale_observation", "partial_observation", "distractor", "prompt_injection")
-"""Perturbations that occur by default: one that answers in a world's place keeps a step from it."""
+"""Default perturbations; one that answers in the environment's place keeps a step from it."""
 SEEN: Counter[str] = Counter()
-"""What was done since the last `clear`."""
+"""Counts since the last `clear`."""
 
 
 class _Environment(ChainEnvironment):
@@ -62,7 +62,7 @@ class Copied(ChainBenchmark):
 
 
 class Replayed(Copied):
-    """The same where worlds cannot be copied."""
+    """Corridors whose environments cannot be copied."""
 
     capabilities = replace(Copied.capabilities, snapshot=False)
 
@@ -92,7 +92,7 @@ async def _score(request: ScoreRequest) -> ScoreReply:
 
 
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every stage play with the student and the verifier of this module, which remember nothing."""
+    """Make every stage play with this module's student and verifier, which cache nothing."""
     from r2v.evaluation.acting import methods
     from r2v.rollout import model_factory
 
@@ -125,12 +125,12 @@ def known(config: Config) -> BenchmarkFacts:
 
 
 def planned(stage: str, config: Config) -> Workload:
-    """All of a stage's parts."""
+    """Return the sum of a stage's parts."""
     return sum((part.total for part in parts_of(stage, config, known(config))), Workload())
 
 
 def executed(stage: Any, config: Config, folder: Path, **inputs: Any) -> Counter[str]:
-    """What a stage really does: run on these inputs, in a folder of its own."""
+    """Return the counts of a stage that runs on these inputs, in a folder of its own."""
     SEEN.clear()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ATTEMPT).write_text("{}")
@@ -139,20 +139,20 @@ def executed(stage: Any, config: Config, folder: Path, **inputs: Any) -> Counter
 
 
 def made(folder: Path, **summary: Any) -> Any:
-    """What stands for an artifact: its files are what is in the folder."""
-    for name in ("final", "folds/0", "folds/1"):  # weights that nobody reads
+    """Return a stand-in for an artifact, whose files are those of the folder."""
+    for name in ("final", "folds/0", "folds/1"):  # weights that no stage reads
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{folder.name} {name}")
     return SimpleNamespace(folder=folder, files={}, file=folder.joinpath, summary=summary)
 
 
 def collected(root: Path) -> Any:
-    """The artifact of the collection that was executed last."""
+    """Return the artifact of the latest collection."""
     return made(root / "collect", run_ids=[DataRegistry(root / "data").query()[-1].run_id])
 
 
 def of_training(folder: Path) -> Any:
-    """A policy that was cloned from no task."""
+    """Return a policy that was cloned from no task."""
     found = made(folder)
     (folder / "tasks.json").write_text(json.dumps([]))
     return found

@@ -1,4 +1,4 @@
-"""What is known of a benchmark: by asking it, by its declaration, or by what earlier runs have measured."""
+"""Facts about a benchmark: from itself, from its declaration, or from measurements of earlier runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_a_run_has_measured_comes_first(tmp_path: Path) -> None:
     assert pace.why("teacher_steps").startswith("measured in run ") and pace.why("differing") == "assumed"
     folder = tmp_path / "data/router_features/desk_noisy"
     folder.mkdir(parents=True)
-    (folder / "artifact.json").write_text("{}")  # not one: what was declared stays
+    (folder / "artifact.json").write_text("{}")  # no artifact: the declared pace stays
     assert facts_here(config, tmp_path).pace == pace
     log.write_text("no JSON")
     asked = load_benchmark(config.env.benchmark, config.env.options)

@@ -1,4 +1,4 @@
-"""The line of both plans: for a collection that asks a paid teacher, and for nothing else."""
+"""The line with both plans appears for a collection with a paid teacher, and for nothing else."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WHOLE = (
     "evaluation.seeds=[1,2,3,4,5]",
     *(f"evaluation.{name}_tasks=60" for name in ("oracle", "frontier", "gains")),
 )
-"""A comparison of everything, which is more than a day's work."""
+"""A comparison of all methods, which takes more than a day."""
 WEBARENA = load("configs/webarena/noisy.yaml", list(WHOLE))
 KNOWN = facts_of(WEBARENA, None)
 DAY = Allotted(cpus=8, gpus=1, card="a100", seconds=86400)
@@ -28,7 +28,7 @@ DAY = Allotted(cpus=8, gpus=1, card="a100", seconds=86400)
 
 def test_webarenas_environment_hours_by_hand() -> None:
     """7 s a reset and 1.5 s a step: 40 s an episode of 22 steps, 25 s one of the teacher's 12. On 8 CPUs, of which each
-    of 64 environments keeps .3 busy, 26.7 go side by side."""
+    of 64 environments keeps .3 busy, 26.7 run side by side."""
     collected = planned_work("collect", WEBARENA, KNOWN, DAY)
     assert world_seconds(collected.work, KNOWN.pace) == 500 * 3 * (7 + 12 * 1.5)
     parts = {one.part.name: one for one in planned_work("evaluate", WEBARENA, KNOWN, DAY).parts}
@@ -39,7 +39,7 @@ def test_webarenas_environment_hours_by_hand() -> None:
 
 SHIPPED = load("configs/webarena/noisy.yaml")
 _WEIGHTS, _COMPUTED = 8_030_261_248, 7_504_924_672
-"""Of Llama-3.1-8B: all, and all but the embedding, of which a token meets one row."""
+"""Parameters of Llama-3.1-8B: all, and all but the embedding, of which a token reads one row."""
 
 
 def test_webarenas_candidates_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_webarenas_candidates_by_hand() -> None:
 
 
 def test_webarenas_router_features_and_evaluation_by_hand() -> None:
-    """A branch where the LLM acts otherwise, at .6 of the states; no router reads the verifier."""
+    """A branch where the LLM acts differently, at .6 of the states; no router reads the verifier."""
     [features] = planned_work("router_features", SHIPPED, KNOWN, DAY).parts
     tasks = KNOWN.branched_of_split("train", 70) + KNOWN.branched_of_split("calibration", 15)
     work = features.part.total
@@ -104,7 +104,7 @@ def test_training_tokens_by_hand() -> None:
 
 
 def test_tasks_that_change_a_site_bound_the_wall_time() -> None:
-    """374 of 812 tasks, one after another: the teacher asks nothing of the GPU, so it waits for the site set."""
+    """374 of 812 tasks, one after another: the teacher needs no GPU, so it waits for the site set."""
     job = planned_work("collect", WEBARENA, KNOWN, DAY)
     [part] = job.parts
     assert part.part.alone == pytest.approx(230 / 500) and part.seconds.alone == job.wall

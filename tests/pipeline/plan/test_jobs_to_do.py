@@ -1,4 +1,4 @@
-"""What a plan says is to be done, and why."""
+"""The jobs that a plan lists, and the reason of each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_base_that_nobody_hashed_makes_what_reads_it_pending_and_shared_by_nob
     assert [name for name, step in steps.items() if step.state == "up to date"] == ["collect", "perturb"]
     assert steps["bc"].why == steps["verifier"].why == "base not hashed yet"
     assert [name for name, step in steps.items() if not step.recipe] == reading
-    while not all(recipes().values()):  # of a file that has just been written no hash is kept
+    while not all(recipes().values()):  # no hash is kept of a file that has just been written
         base_sha256(str(base), hash_weights=True)
     assert [name for name in NAMES if bases_of(job(name).load().sections(small(on_base)))] == reading
     before = recipes()
@@ -169,7 +169,7 @@ def test_a_world_that_is_not_there_is_named_before_anything_starts() -> None:
         require_worlds(config, JOBS)
     with pytest.raises(UsageError, match="webarena"):
         require_worlds(config, [job("perturb")])
-    require_worlds(config, [job("bc")])  # it reads the tools that were recorded
+    require_worlds(config, [job("bc")])  # it reads the recorded tools
     with pytest.raises(UsageError, match="webarena"):
         require_worlds(config, [job("preference")])
     unseen = load("configs/webarena/noisy.yaml", ["preference.accept=always"])
@@ -199,7 +199,7 @@ def test_a_usual_job_makes_itself() -> None:
 def test_an_ablation_study_makes_what_changes_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the study itself, whose jobs are counted by fingerprint."""
+    """Besides the study itself, whose jobs are counted by fingerprint."""
     config = load(
         None,
         [

@@ -1,4 +1,4 @@
-"""What a stage is likely to be billed: by an earlier run here, else by the collection, else by a guess."""
+"""Likely bill of a stage: from an earlier run here, else from the collection, else a guess."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAID = ("teacher.provider=openai", "teacher.model_name=gpt-5.2")
 
 
 def billed(root: Path, name: str, config: Config, usd: float, *, folder: str | None = None) -> None:
-    """A finished stage whose journal was billed."""
+    """Make a finished stage whose journal was billed."""
     made = root / "outputs/.artifacts" / name
     made.mkdir(parents=True)
     (made / "artifact.json").write_text("{}")

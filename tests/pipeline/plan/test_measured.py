@@ -1,4 +1,4 @@
-"""Times that were measured: the recorded one, scaled as the estimates of both are, of a run on such a machine."""
+"""Measured times: the recorded one, scaled by the ratio of both estimates, of a run on such a machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = load(None, ["training.bc.num_epochs=4", "data.num_episodes=50"])
 
 
 def ran(root: Path, config: Config = CONFIG, job: str = "bc", **about: object) -> Duration:
-    """A recorded run of a configuration."""
+    """Record a run of a configuration."""
     told = {"fingerprint": "ab12", "seconds": 100.0, "cpu_seconds": 90.0, "device": "cpu", "cpus": 8, **about}
     run = Duration(job=job, **told)  # type: ignore[arg-type]
     record(root, run)
@@ -30,7 +30,7 @@ def ran(root: Path, config: Config = CONFIG, job: str = "bc", **about: object) -
 
 
 def epochs(config: Config, run: Duration | None = None) -> float:
-    """An estimate that is known: a second an epoch."""
+    """Return a known estimate: a second an epoch."""
     return config.training.phase("bc").num_epochs
 
 

@@ -1,4 +1,4 @@
-"""Dollars of a stage: tokens at the list price, or said to be unknown."""
+"""Dollars of a stage: tokens at the list price, or unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED = Workload(llm=10, llm_in=2e6, llm_out=1e6)
 
 
 def test_tokens_at_the_list_price() -> None:
-    """Ten prompts of 200,000 tokens, none of them so long that it costs more."""
+    """Ten prompts of 200,000 tokens, each below the length at which prices rise."""
     rate = rate_of("openai", "gpt-6-luna")
     config = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-6-luna", "teacher.max_usd=12"])
     assert dollars(ASKED, config) == pytest.approx(2 * rate.input + rate.output)

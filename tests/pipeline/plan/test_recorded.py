@@ -1,4 +1,4 @@
-"""Counts of a benchmark of one's own: recorded where it is imported, found by who does not, unknown otherwise."""
+"""Counts of a user's own benchmark: recorded when it is imported, read without an import, unknown otherwise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shop(ChainBenchmark):
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """A configuration over a benchmark in the folder of the command."""
+    """Return a configuration over a benchmark in the folder of the command."""
     (tmp_path / "recorded_shop").with_suffix(".py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
@@ -45,7 +45,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def imported(config: Config) -> Config:
-    """The configuration, after a stage has counted its tasks."""
+    """Return the configuration, after a stage has counted its tasks."""
     fewer_than_asked(config, job("collect"))
     return config
 
@@ -126,7 +126,7 @@ def test_a_dry_run_prints_unknown_figures_and_the_command_that_makes_them_known(
         assert out.count("\n?: recorded_shop:Shop was not imported to count its tasks") == 1
         assert out.count("`r2v check-env recorded_shop:Shop --overrides ") == 1
         totals = [line.rpartition("stages to make")[2] for line in out.splitlines() if line.startswith("all")]
-        for total in totals:  # the bundled expert asks no dollars, however often it is asked
+        for total in totals:  # the bundled expert costs no dollars, however often it is called
             assert "?" in total and not re.search(r"\d", total.replace("0.00 dollars", ""))
     assert "recorded_shop" not in sys.modules
     imported(shop)

@@ -1,4 +1,4 @@
-"""Plans are exact: what a stage plays and asks in worlds that count is what was planned, to the step and the reply."""
+"""Plans are exact: a stage's steps and replies in counting environments equal the planned numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def counts(work: Workload) -> dict[str, float]:
 
 
 def same(work: Workload, seen: Counter[str]) -> bool:
-    """Counts may be means, so they are compared as rounded."""
+    """True if the counts agree after rounding, as planned ones may be means."""
     return {name: round(value, 6) for name, value in counts(work).items()} == {name: seen[name] for name in COUNTS}
 
 
@@ -72,7 +72,7 @@ def within(work: Workload, seen: Counter[str]) -> bool:
 
 
 def branched(config: Config, split: str, limit: int) -> int:
-    """Of the first tasks of a split, those that change no world that others share."""
+    """Return the number of a split's first tasks that change no shared environment."""
     tasks = load_benchmark(config.env.benchmark, config.env.options).tasks()
     splits = assign(tasks)
     return sum(not task.mutates for task in [task for task in tasks if splits[task.task_id] == split][:limit])
@@ -89,11 +89,11 @@ def run(name: str, config: Config, folder: Path, **inputs: Any) -> Counter[str]:
 
 @WORLDS
 def test_a_collection_and_its_re_rolls(world: type, tmp_path: Path) -> None:
-    """All its episodes succeed, so that the bound on what is played again is met."""
+    """All its episodes succeed, so that the bound on replayed episodes is reached."""
     config = configured(world, *SMALL, "data.condition=noisy", "data.perturbation_seeds.train=[101,102]")
     seen = run("collect", config, tmp_path / "attempt")
     assert same(planned("collect", config), seen) and seen["resets"] == 12 and seen["steps"] == 12 * LENGTH
-    # a hazard that never comes, so that what is played again is what was planned
+    # a hazard that never comes, so that the planned episodes are those that are played again
     again = ["data.perturbation_seeds.train=[101,102]", "perturbations.distractor.prob=1e-12"]
     config = configured(world, *SMALL, *again)
     seen = run("perturb", config, tmp_path / "perturb", collect=collected(tmp_path))
@@ -104,7 +104,7 @@ def test_a_collection_and_its_re_rolls(world: type, tmp_path: Path) -> None:
 
 @WORLDS
 def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path: Path) -> None:
-    """Where worlds are not copied every branch is a whole episode, from wherever it begins."""
+    """If environments are not copied, every branch is a whole episode, from wherever it begins."""
     config = configured(world, *SMALL, "data.condition=clean", "verifier.num_corruptions=2")
     SEEN.clear()
     attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
@@ -118,7 +118,7 @@ def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path:
 @WORLDS
 @pytest.mark.parametrize(("teacher", "continuation"), [("true", "auto"), ("true", "slm"), ("false", "teacher")])
 def test_candidates(world: type, teacher: str, continuation: str, models: None, tmp_path: Path) -> None:
-    """`auto` is the scripted teacher; another's calls are what a plan prices."""
+    """`auto` is the scripted teacher; a plan prices another one's calls."""
     chosen = [f"candidates.with_teacher={teacher}", f"candidates.continuation={continuation}"]
     config = configured(world, *SMALL, *chosen)
     seen = run("candidates", config, tmp_path / "attempt", bc=made(tmp_path / "bc"), verifier=made(tmp_path / "v"))
@@ -150,7 +150,7 @@ def features(config: Config, root: Path) -> tuple[Any, Counter[str]]:
 @WORLDS
 @pytest.mark.parametrize("groups", ["[uncertainty,verifier]", "[samples,verifier]"])
 def test_router_features(world: type, groups: str, models: None, tmp_path: Path) -> None:
-    """The verifier is asked for the action before each state a second time, which its memory answers in a real run."""
+    """The verifier scores the action before each state a second time, which its cache answers in a real run."""
     config = configured(world, *SMALL, f"router.features={groups}", "inference.num_candidates=2")
     plan = planned("router_features", config)
     _, seen = features(config, tmp_path)
@@ -166,7 +166,7 @@ def test_the_routers_threshold_is_at_most_as_planned(world: type, models: None, 
     config = configured(world, *SMALL, "router.model=logistic")
     rows, _ = features(config, tmp_path)
     seen = run("router", config, tmp_path / "router", router_features=rows, **_models(tmp_path))
-    seen["verifier"] -= seen["verifier"]  # what a state's features cost is remembered between thresholds
+    seen["verifier"] -= seen["verifier"]  # the cost of a state's features is cached between thresholds
     assert within(planned("router", config), seen) and seen["resets"] % 3 == 0 and seen["resets"]
 
 
@@ -189,7 +189,7 @@ def test_rounds_are_at_most_as_planned(models: None, tmp_path: Path) -> None:
 
 
 def test_the_most_thresholds_that_a_search_plays() -> None:
-    """By playing: thresholds of up to six operating points over many scores, whatever comes of it."""
+    """By playing: thresholds of up to six operating points over many scores, for any results."""
     scores = [index / 1000 for index in range(1, 1000)]
     for points in range(7):
         for shift in (0.0, 0.3, 0.9):
@@ -213,7 +213,7 @@ def _models(root: Path) -> dict[str, Any]:
 
 
 def evaluated(config: Config, root: Path) -> Counter[str]:
-    """An evaluation after a router that was trained."""
+    """Return the counts of an evaluation after a router that was trained."""
     rows, _ = features(config, root)
     run("router", config, root / "router", router_features=rows, **_models(root))
     folder = root / "evaluate"
@@ -235,7 +235,7 @@ def test_the_main_table_and_the_oracle(world: type, models: None, tmp_path: Path
 
 @WORLDS
 def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tmp_path: Path) -> None:
-    """Thresholds are played at most as often as planned; all else is exact."""
+    """At most the planned number of thresholds is played; all else is exact."""
     budgets = "evaluation.budgets=[0.1,0.5]"
     config = configured(world, *SMALL, "evaluation.methods=[slm_only,random_router]", budgets)
     seen = evaluated(config, tmp_path)
@@ -274,7 +274,7 @@ LIMITED = zip(OFF, (2 * LENGTH, 0, LENGTH), strict=True)
     ],
 )
 def test_limits_of_oracle_frontier_and_gains(limit: str, each: int, world: type, models: None, tmp_path: Path) -> None:
-    """Each limit makes the stage smaller by exactly what the plan says: thresholds are the same on both sides."""
+    """Each limit reduces the stage by the planned amount exactly: thresholds are the same on both sides."""
 
     def seen(name: str, *overrides: str) -> tuple[Counter[str], Workload]:
         limits = [f"evaluation.{name}=1" for name in OFF]

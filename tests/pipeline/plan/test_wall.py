@@ -1,4 +1,4 @@
-"""Wall time: worlds, models and the LLM under what a job may use."""
+"""Wall time: environments, models and the LLM under the resources of a job."""
 
 from __future__ import annotations
 

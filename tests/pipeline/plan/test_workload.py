@@ -1,4 +1,4 @@
-"""The closed forms of playing, beside the loops that they sum up."""
+"""The closed forms of playing equal the loops that they sum up."""
 
 from __future__ import annotations
 

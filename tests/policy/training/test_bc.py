@@ -44,7 +44,8 @@ PHASE = Phase(
 
 
 def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
-    """A page of words; the right action repeats the word after the goal's on the page, or any fixed one."""
+    """Return an episode of a page of words; the right action repeats the word after the goal's on the page, or any
+    fixed one."""
     draw = generator("episode", i)
     pages = [" ".join(f"w{draw.randrange(48)}" for _ in range(draw.randint(1, words))) for _ in range(steps)]
     return Episode(
@@ -76,8 +77,8 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def test_loss_on_action_tokens_and_only_there() -> None:
-    """1,000 episodes of random lengths, over-long ones included: what carries loss is every action, whole, with
-    its end token, once per step; all else is ignored; no row is too long."""
+    """1,000 episodes of random lengths, over-long ones included: every action with its end token carries loss once per
+    step, every other token is ignored, and no row is too long."""
     encoder = _encoder()
     for i in range(1000):
         draw = generator("answers", i)
@@ -163,7 +164,7 @@ def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:
 
 
 def test_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
-    """Killed right after a checkpoint, with the next one torn: the rest of the run gives the same weights."""
+    """Killed right after a checkpoint, with the next one torn, the rest of the run gives the same weights."""
     episodes = [_episode(i) for i in range(16)]
     once, twice, killed = tmp_path / "once", tmp_path / "twice", tmp_path / "killed"
     report = train_bc(episodes, _loaded(), _encoder(), PHASE, once, seed=3)
@@ -183,7 +184,7 @@ def test_same_seed_same_bytes_and_a_resumed_run_too(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished cloning, whose checkpoints are of updates 4 and 8."""
+    """Return a finished cloning with checkpoints of updates 4 and 8."""
     folder = tmp_path_factory.mktemp("cloned")
     train_bc([_episode(i) for i in range(16)], _loaded(), _encoder(), PHASE, folder, seed=3)
     return folder
@@ -208,14 +209,14 @@ def test_a_damaged_checkpoint_costs_updates_and_no_bit(
 
 
 def test_a_checkpoint_knows_every_file_of_it(cloned: Path) -> None:
-    """So a test that damages each of them leaves none out."""
+    """So that a test that damages each of them omits none."""
     present = {path.name for path in (cloned / "checkpoint-8").iterdir()}
     assert present - {SEAL} == set(json.loads((cloned / "checkpoint-8" / SEAL).read_text()))
     assert set(CHECKPOINT_FILES) <= present
 
 
 class _Payload:
-    """What runs a command when a plain unpickler reads it."""
+    """A pickle that runs a command when a plain unpickler reads it."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

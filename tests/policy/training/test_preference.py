@@ -1,4 +1,4 @@
-"""DPO with TRL on a real two-layer model, against its formula."""
+"""DPO with TRL on a real two-layer model, compared with its formula."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_identical_pairs_give_no_gradient(tmp_path: Path) -> None:
 
 
 def test_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
-    """Contexts far beyond max_seq_len are elided, completions stay whole, what cannot fit is dropped."""
+    """Contexts far beyond max_seq_len are elided, completions stay whole, pairs that cannot fit are dropped."""
     encoder, long = _encoder(32), [_pair(i, words=20 * i) for i in range(1, 12)]
     rows, dropped = build_rows(long, encoder)
     assert dropped == 0
@@ -210,8 +210,8 @@ def test_no_pairs_is_an_empty_result(tmp_path: Path) -> None:
 
 
 def test_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> None:
-    """A world of one step that is done by `get w1` alone. The clone was shown `get w1` and `close w2` equally
-    often; 200 sampled actions a policy are executed. Seeds fixed: .44 before, .85 after."""
+    """An environment of one step that only `get w1` solves. The clone was shown `get w1` and `close w2` equally often;
+    200 sampled actions a policy are executed. Seeds fixed: .44 before, .85 after."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.llm.types import Request
     from r2v.policy.training.bc import train_bc

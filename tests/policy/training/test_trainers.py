@@ -1,4 +1,4 @@
-"""The loss of long rows over a large vocabulary: computed in tiles, it is the one that whole logits give."""
+"""The loss of long rows over a large vocabulary: computed in tiles, it equals the one of whole logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from r2v.policy.training.rows import TrainingRow
 from tests import tiny_models
 
 VOCABULARY = 40_000
-"""More than one tile is wide."""
+"""More tokens than a tile is wide."""
 
 
 @pytest.mark.numerical

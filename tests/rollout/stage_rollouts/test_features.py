@@ -1,4 +1,4 @@
-"""Policy iteration's rows: whoever acted, both actions are executed and the same actor plays on."""
+"""Policy iteration's rows: for either actor both actions are executed, and the same actor continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy would do where a recorded teacher stood: on the chain, where it is known at every door."""
+"""A policy's actions in a recorded teacher's states: on the chain, where they are known at every door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Books: each request is settled at what it was billed, or stays booked as unknown; caps are never exceeded."""
+"""Books: each request is settled at its bill, or stays booked as unknown; caps are never exceeded."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.serve.wires import USD, WIRES, body, events, whole, wire_reply
 
 
 def booked(server: Served) -> tuple[float, float]:
-    """(billed, unknown) USD in the journal, once nothing is in flight: a request is settled behind its reply."""
+    """Return (billed, unknown) USD in the journal, once nothing is in flight: a request is settled after its reply."""
     for _ in range(1000):
-        state = read_journal(server.folder).state
+        state = read_journal(server.folder)
         if not state.calls:
             return state.spent, state.lost_usd
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def test_what_is_reserved_counts_until_it_is_settled(tmp_path: Path) -> None:
         assert books.committed("key", "k") == pytest.approx(0.7)
 
     with_books(tmp_path, act, "teacher.max_usd=1")
-    state = read_journal(tmp_path / "served").state
+    state = read_journal(tmp_path / "served")
     assert (state.spent, state.lost_usd) == (0.1, 0.6)
 
 
@@ -113,7 +113,7 @@ def test_a_killed_server_leaves_its_requests_booked_as_unknown(tmp_path: Path) -
         assert books.committed("key", "k") == 0.25
 
     with_books(tmp_path, again)
-    state = read_journal(tmp_path / "served").state
+    state = read_journal(tmp_path / "served")
     assert (state.spent, state.lost_usd) == (0.0, 0.25)
 
 
@@ -252,7 +252,7 @@ def test_a_cap_is_one_clear_line_in_the_client_s_format_and_nothing_is_sent(tmp_
 
 @pytest.mark.parametrize("cap", ["teacher.max_usd", "serve.max_usd_per_session"])
 def test_a_cap_that_requests_in_flight_hold_is_waited_for(cap: str, tmp_path: Path) -> None:
-    """The SDK sends it again until the first request has ended."""
+    """The SDK retries until the first request has ended."""
     first_asked, second_refused = threading.Event(), threading.Event()
 
     def answer(seen: Seen) -> list[Step]:
@@ -296,7 +296,7 @@ def test_usage_of_another_order_is_settled_below_what_was_reserved(tmp_path: Pat
 
 
 def test_no_response_is_held_when_its_reply_has_ended(tmp_path: Path) -> None:
-    """A timer for a client that leaves held each for `serve.drain_seconds`."""
+    """Regression: a timer for a client that leaves held each for `serve.drain_seconds`."""
     with stub(lambda seen: reply(whole("chat"))) as provider, served(tmp_path, provider.url) as server:
         for _ in range(20):
             assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from r2v.data.interchange.importing import ImportRequest, import_trajectories
-from r2v.data.interchange.served import served_sessions
+from r2v.data.interchange.served import recorded_turns, served_sessions
 from r2v.data.registry import DataRegistry
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.serve.accounts.recording import Recorder, session_path
-from r2v.serve.accounts.traffic import TrafficLog, read_traffic
+from r2v.serve.accounts.traffic import Recorder, TrafficLog, read_traffic, session_path
 from r2v.serve.keys import server_keys
 from r2v.serve.transport.endpoints import PATHS
 from tests.serve.accounts.test_books import booked
@@ -62,7 +61,7 @@ def test_an_altered_line_is_named_and_nothing_is_overwritten(how: str, tmp_path:
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes."""
+    """Let no file of this process grow beyond so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -161,3 +160,40 @@ def test_keys_are_made_once_and_bad_ones_named(tmp_path: Path, monkeypatch: pyte
         server_keys(tmp_path)
     monkeypatch.setenv("R2V_SERVE_KEY", "c" * 20)
     assert server_keys(tmp_path)[1] is None
+
+
+def write(folder: Path, *turns: int) -> Path:
+    recorder = Recorder(folder)
+    for turn in turns:
+        recorder.write("s", {"turn": turn}, b"{}", b"text")
+    return session_path(folder, "s")
+
+
+@pytest.mark.parametrize("lost", [1, 5, 1000])
+def test_a_torn_frame_hides_nothing_that_follows(lost: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = write(tmp_path, 1, 2).stat().st_size
+    path = write(tmp_path, 3)
+    with path.open("r+b") as file:
+        file.truncate(max(whole + 1, path.stat().st_size - lost))
+    assert [row["turn"] for row in recorded_turns(path)] == [1, 2]
+    assert "incomplete last turn omitted" in caplog.text
+    write(tmp_path, 4, 5)
+    assert [row["turn"] for row in recorded_turns(path)] == [1, 2, 4, 5]
+
+
+def test_a_file_that_holds_nothing_yet_is_written(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    path.write_bytes(b"")
+    assert list(recorded_turns(path)) == []
+    write(tmp_path, 2)
+    assert [row["turn"] for row in recorded_turns(path)] == [2]
+
+
+def test_a_damaged_file_is_refused_by_readers_and_grows_on(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, 2)
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"):
+        list(recorded_turns(path))
+    assert write(tmp_path, 3).stat().st_size > len(content)

@@ -1,4 +1,4 @@
-"""A bundle: what was evaluated, with a card that says what was executed, read only where every hash holds."""
+"""A bundle: the evaluated models, with a card of the executed results, read only if every hash holds."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_what_nobody_wrote_there_and_what_is_no_plain_file_is_named(copied: Path
 
 
 def test_every_leaf_of_the_manifest_altered_is_found_even_with_a_new_hash_of_it(copied: Path) -> None:
-    """A hash that was made anew is believed of what the manifest says, and of no name, type or format."""
+    """A recomputed hash is accepted for the contents of the manifest, and for no name, type or format."""
     made = json.loads((copied / BUNDLE_MANIFEST).read_text())
     for name in made.keys() - {"sha256"}:
         (copied / BUNDLE_MANIFEST).write_text(json.dumps(made | {name: "other" if name != "benchmark" else "x"}))

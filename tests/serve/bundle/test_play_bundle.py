@@ -1,4 +1,4 @@
-"""A bundle acts as what it was exported from: in another process, from its own files, decision by decision."""
+"""A bundle acts as its source did: in another process, from its own files, decision by decision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from r2v.config import TaskSelection, load
 from r2v.data.episode import Episode
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.envs.desk import Desk
 from r2v.errors import InputError
 from r2v.evaluation.setup import episodes_path
@@ -37,7 +37,7 @@ def bundle(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def played(bundle: Bundle, condition: str, elsewhere: Path) -> list[Episode]:
-    """What `examples/play_bundle.py` plays with it in a process and a folder of its own."""
+    """Return the episodes that `examples/play_bundle.py` plays with it in a process and a folder of its own."""
     words = ["--config", str(MICRO), "--condition", condition, "--output", str(elsewhere / "played.jsonl")]
     done = subprocess.run(
         [warm.python(), "-m", "examples.play_bundle", str(bundle.folder), *words],
@@ -48,14 +48,14 @@ def played(bundle: Bundle, condition: str, elsewhere: Path) -> list[Episode]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return read_episodes(elsewhere / "played.jsonl")
+    return list(StoredEpisodes(elsewhere / "played.jsonl"))
 
 
 @pytest.mark.parametrize("condition", ["noisy", "shift"])
 def test_a_fresh_process_with_the_bundle_alone_decides_as_the_evaluation_did(
     bundle: Bundle, condition: str, micro_run: Path, tmp_path: Path
 ) -> None:
-    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
+    evaluated = list(StoredEpisodes(episodes_path(micro_run / "results" / "micro", condition, "r2v")))
     assert played(bundle, condition, tmp_path) == evaluated
     scored = [step.decision for episode in evaluated for step in episode.steps if step.decision is not None]
     assert {decision.threshold for decision in scored} == {bundle.manifest.threshold}
@@ -83,7 +83,7 @@ def test_each_step_can_be_awaited_in_a_loop_of_the_users_own(bundle: Bundle, mic
         async with waves.open() if once else nullcontext():
             return list(await asyncio.gather(*(play(spec) for spec in specs)))
 
-    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", "noisy", "r2v"))
+    evaluated = list(StoredEpisodes(episodes_path(micro_run / "results" / "micro", "noisy", "r2v")))
     assert sorted(asyncio.run(main()), key=lambda episode: episode.episode_id) == evaluated
     assert any(step.decision and step.decision.escalated for episode in evaluated for step in episode.steps)
 

@@ -12,7 +12,7 @@ import pytest
 
 from r2v.config import Config, TaskSelection, load
 from r2v.data.episode import Episode
-from r2v.data.store import read_episodes
+from r2v.data.store import StoredEpisodes
 from r2v.emulator import Emulator
 from r2v.envs.desk import Desk
 from r2v.evaluation.setup import episodes_path
@@ -75,7 +75,7 @@ def setting(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def agent(url: str, model: str, actions: str = "text") -> Config:
-    """The desk's own agent, which asks a model at a URL."""
+    """Return the configuration of the desk's own agent, which calls a model at a URL."""
     teacher = {"provider": "openai", "model_name": model, "base_url": url, "usd_in": 1.0, "usd_out": 4.0}
     more = {"api_key_env": "CLIENT_API_KEY", "preflight": False, "mode": "concurrent", "max_tokens": 64}
     more |= {"actions": actions, "model.tools": "everywhere"}
@@ -83,7 +83,7 @@ def agent(url: str, model: str, actions: str = "text") -> Config:
 
 
 def played(config: Config, condition: str, folder: Path, bundle: Bundle | None = None) -> list[Episode]:
-    """Evaluation tasks played by the model that is asked, or by the bundle's pair with it as the LLM."""
+    """Play evaluation tasks by the called model, or by the bundle's pair with it as the LLM."""
     desk, waves = Desk(**config.env.options), Waves(workers=2)
     llm = priced_teacher(config.teacher, config.cost, desk, waves, Payer(folder=folder))
     actor: Actor = GreedyActor(llm, "teacher")
@@ -102,7 +102,7 @@ def played(config: Config, condition: str, folder: Path, bundle: Bundle | None =
 def test_it_acts_as_the_evaluation_did(
     condition: str, actions: str, setting: Setting, micro_run: Path, tmp_path: Path
 ) -> None:
-    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
+    evaluated = list(StoredEpisodes(episodes_path(micro_run / "results" / "micro", condition, "r2v")))
     place = setting.place
     episodes = played(agent(f"{place.url}/v1", "r2v", actions), condition, tmp_path / "agent")
     assert [one.episode_id for one in episodes] == [one.episode_id for one in evaluated]
@@ -123,7 +123,7 @@ def test_it_acts_as_the_evaluation_did(
 
 
 def test_its_tokens_and_dollars_are_the_evaluation_s(setting: Setting, bundle: Bundle, tmp_path: Path) -> None:
-    """The LLM is asked the same, byte for byte, at the same steps; the small model's bill is the same too."""
+    """The LLM gets the same requests, byte for byte, at the same steps; the small model's bill is the same too."""
     place, emulator = setting.place, setting.emulator
     through = played(agent(f"{place.url}/v1", "r2v"), "noisy", tmp_path / "through")
     served = emulator.ledger().bills

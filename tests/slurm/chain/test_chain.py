@@ -1,4 +1,4 @@
-"""What a chain writes down and reads again, and what the records of its jobs add up to."""
+"""The files of a chain, written and read back, and the state derived from the records of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was submitted is what runs: snapshots of code and configuration, by content, whole or not at all."""
+"""Snapshots: a job runs the code and configuration that were submitted, stored by content, whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BARE = Chain(name=NAME, benchmark="desk", condition="noisy", config_sha="ab")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project under git: code, configuration, a package of one's own, and much that is neither."""
+    """Make a git project with code, a configuration, a package of the user's and many files that are neither."""
     for path, text in {
         f"mine/__init__{PY}": "",
         f"mine/reward{PY}": "def whole(before, after):\n    return 1.0\n",
@@ -51,7 +51,7 @@ def config(*overrides: str) -> Config:
 
 
 def held(root: Path, id_: str) -> set[str]:
-    """The files of a snapshot that are not R2V's own."""
+    """Return the files of a snapshot that are not R2V's own."""
     top = root / "outputs/.snapshots" / id_
     files = (path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file())
     return {name for name in files if not name.startswith("r2v/") and "__pycache__" not in name}

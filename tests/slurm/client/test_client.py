@@ -1,6 +1,6 @@
-"""What Slurm prints, read whatever version printed it. The fake commands of tests/slurm/fake answer.
+"""The output of Slurm's commands is read whatever version printed it; the fake commands of tests/slurm/fake answer.
 
-The texts marked (doc) follow the documentation of versions that this machine does not have.
+The texts marked (doc) follow the documentation of versions that are not installed on this machine.
 """
 
 from __future__ import annotations
@@ -158,8 +158,10 @@ TIMED_OUT = "error: Socket timed out on send/recv operation"
 
 
 class Flaky(ThisMachine):
-    """The fake commands, of which a call of `command` fails where `fails` says so; time passes in sleeps alone.
-    "lost": it is carried out, and its answer is lost."""
+    """Run the fake commands; calls of `command` fail as `fails` lists them; only sleeps take time.
+
+    "lost": the call is carried out and its answer is lost.
+    """
 
     def __init__(self, command: str, *fails: str) -> None:
         self.command, self.fails, self.seconds = command, list(fails), 0.0
@@ -232,7 +234,7 @@ def test_a_submission_that_reached_nobody_is_made_again_at_once(patient: Faked) 
         assert client.sbatch([COMMENT], "#!/bin/bash\ntrue\n") == "101"
     assert flaky.seconds < 2
     with through(Flaky("sbatch", "lost")), pytest.raises(NoAnswer):
-        client.sbatch([], "#!/bin/bash\ntrue\n")  # nothing to know it by
+        client.sbatch([], "#!/bin/bash\ntrue\n")  # without a comment a submitted job cannot be recognized
 
 
 def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
@@ -241,7 +243,7 @@ def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
 
 
 class Recorder(ThisMachine):
-    """A terminal that carries nothing out."""
+    """A terminal that records commands and runs none."""
 
     def __init__(self) -> None:
         self.commands: list[Sequence[str]] = []
@@ -261,7 +263,7 @@ def test_another_cluster_is_named_to_every_command(says: str, faked: Faked, monk
         script = faked.root / "scripts/slurm/01_collect.sh"
         script.parent.mkdir(parents=True)
         script.write_bytes(b"# gr\xfcn\n#SBATCH --mem=1G -M big\r\n")
-    if says == "chain":  # the scripts may be lost once it is submitted
+    if says == "chain":  # once the chain is submitted its scripts may be lost
         attempt = Attempt(id="7", resources={"clusters": "big"})
         faked.chain(collect=ChainJob(needs=(), command=("collect",), script="", attempts=(attempt,)))
         script.unlink()

@@ -1,4 +1,4 @@
-"""Limits of the site, as scontrol and sacctmgr tell them."""
+"""Limits of the site, read from scontrol and sacctmgr."""
 
 from __future__ import annotations
 

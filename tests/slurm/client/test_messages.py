@@ -1,4 +1,4 @@
-"""Slurm's messages: refusals that pass, and reasons for which a job never starts."""
+"""Slurm's messages: temporary refusals, and reasons for which a job never starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QOSMaxCpuMinutesPerJobLimit QOSMaxBillingPerJob QOSMaxCpuPerNode QOSMaxMemoryPer
 QOSMinCpuNotSatisfied QOSMinGRES_NotSatisfied AssocMaxCpuPerJobLimit AssocMaxMemPerJob AssocMaxGRESPerJob
 AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit AssocMaxCPUMinutesPerJobLimit AssocMaxBillingPerJob
 """
-"""Reasons of slurm.h that name a flaw of the request or a limit on one job."""
+"""Reasons in slurm.h that name a flaw of the request or a limit on one job."""
 PASSES = """
 None Priority Resources Dependency DependencyNeverSatisfied BeginTime Licenses Reservation ReqNodeNotAvail PartitionDown
 PartitionInactive NodeDown Prolog Cleaning JobArrayTaskLimit SchedDefer FrontEndDown QOSJobLimit QOSResourceLimit
@@ -24,7 +24,7 @@ QOSMaxJobsPerUserLimit QOSMaxGRESPerUser QOSMaxMemoryPerUser QOSMaxNodePerUserLi
 QOSMaxJobsPerAccountLimit AssocGrpCpuLimit AssocGrpMemLimit AssocGrpJobsLimit AssocMaxJobsLimit AssocMaxSubmitJobLimit
 AccountingPolicy BurstBufferResources BurstBufferStageIn FedJobLock NHC PowerNotAvail PowerReserved
 """
-"""Reasons that end by themselves: others' jobs, nodes, licences, limits on all of one's jobs together."""
+"""Reasons that pass by themselves: other jobs, nodes, licences, limits on all jobs of a user together."""
 FINAL_REFUSALS = (
     "Requested time limit is invalid (missing or exceeds some limit)",
     "Time limit specification required, but not provided",

@@ -1,4 +1,4 @@
-"""Submission: the script of a job is submitit's own, and submitit answers for the job by its id."""
+"""Submission: submitit writes a job's script, and follows the job by its id."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.slurm.test_run_all import checkout as checkout
 
 FOLDER = f"outputs/.chains/{NAME}/submitit/%j"
 SUBMITITS = ("partition", "account", "qos", "constraint", "gres", "nodes", "cpus_per_task", "mem", "time")
-"""Parameters that submitit has by a name of its own."""
+"""Parameters for which submitit has a name of its own."""
 
 
 class Anywhere(SlurmExecutor):
-    """submitit's executor on a machine without srun."""
+    """submitit's executor without its check for srun, which this machine lacks."""
 
     @classmethod
     def affinity(cls) -> int:
-        """It suits this machine."""
+        """Return a value above that of other executors, so that this one is chosen."""
         return 2
 
 
 class Alone(submitit.SlurmJob[object]):
-    """submitit's job, whose watcher knows no jobs of other tests."""
+    """submitit's job with a watcher of its own, which knows no jobs of other tests."""
 
     watcher = SlurmInfoWatcher()
 
@@ -72,5 +72,5 @@ def test_submitits_job_answers_state_and_log(checkout: Faked) -> None:
     assert job.stdout() == "step 1\n"
     checkout.accounted(id_, "COMPLETED")
     checkout.answer()
-    Alone.watcher.clear()  # it asks Slurm once a millisecond at most
+    Alone.watcher.clear()  # the watcher asks Slurm once a millisecond at most
     assert job.get_info()["State"] == "COMPLETED"

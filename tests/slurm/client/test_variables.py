@@ -1,4 +1,4 @@
-"""Variables of Slurm's programs: an allow-list for those that ask, the user's own environment for sbatch."""
+"""Environment variables: an allow-list for Slurm's query commands, the user's own environment for sbatch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLURMS = (
     *("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SLURM_MEM_PER_CPU", "SLURM_EXPORT_ENV", "SLURM_JOB_ID", "SLURM_CONF_OUT"),
     *("SUBMITIT_EXECUTOR", "SLURM_JWT_KEY", "SLURM_CONF_SERVERS"),
 )
-"""Slurm's own, as its programs read them or set them in a job, and names near those that pass."""
+"""Variables that Slurm's programs read, or set in a job, and names close to the allowed ones."""
 NEEDED = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "PATH", "HOME", "USER", "KRB5CCNAME", "KRB5_CONFIG", "TZ")
 USERS = (
     *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MODULEPATH", "LOADEDMODULES", "CONDA_PREFIX", "PYTHONPATH", "HF_HOME"),
@@ -80,7 +80,7 @@ PASSED_ON = (
 
 
 def passed_on(values: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
-    """The environment that a job submitted with these variables gives to the job that it submits, and its errors."""
+    """Return the environment that a job with these variables passes to a job that it submits, and its errors."""
     script = "\n".join([*KEEP_SUBMITTED, ENV_SH, 'exec "$@"'])
     command = ["bash", "-c", script, "job", sys.executable, "-c", PASSED_ON]
     done = subprocess.run(command, env=values, capture_output=True, check=True)
@@ -110,7 +110,7 @@ def test_a_job_passes_on_the_environment_that_it_was_submitted_with() -> None:
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of Slurm programs, first on PATH, each of which writes its environment down beside itself."""
+    """Make a folder of Slurm programs, first on PATH; each writes its environment into a file beside it."""
     for program in (*ASKING, "sbatch"):
         path = tmp_path / program
         path.write_text("#!/bin/sh\ntr '\\0' '\\n' < /proc/$$/environ > \"$0.seen\"\necho 7\n")

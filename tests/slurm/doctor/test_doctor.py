@@ -1,4 +1,4 @@
-"""Doctor: each thing that keeps a pipeline from running is named, with its remedy; and headers set all at once."""
+"""Doctor: each problem that keeps a pipeline from running is named with its remedy; headers are set all at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCRIPTS = len(headers.scripts(REPOSITORY))
 
 @pytest.fixture
 def clone(faked: Faked, monkeypatch: pytest.MonkeyPatch) -> Faked:
-    """A checkout on a login node of a cluster with the partitions cpu and gpu."""
+    """Make a checkout on a login node of a cluster with the partitions cpu and gpu."""
     shutil.copytree(REPOSITORY / "scripts" / "slurm", faked.root / "scripts" / "slurm")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     return faked
@@ -179,7 +179,7 @@ def test_inside_a_job_on_a_node_that_sees_another_folder(clone: Faked, monkeypat
 
 
 def test_inside_a_job_with_a_gpu_that_this_machine_cannot_use(clone: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No driver, or a torch without CUDA: what a laptop has."""
+    """No driver, or a torch without CUDA, as on a laptop."""
     import torch
 
     if torch.cuda.is_available():
@@ -196,7 +196,7 @@ def test_inside_a_job_with_a_gpu_that_this_machine_cannot_use(clone: Faked, monk
 def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> None:
     for name, job in clone.chain().jobs.items():
         assert job.latest is not None
-        clone.done(job.latest.id, name)  # nothing is out of line: a view that mends submits, and loads submitit
+        clone.done(job.latest.id, name)  # nothing to repair: a view that repairs submits, and loads submitit
     clone.answer()
     code = (
         "import sys\nfrom r2v.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""The proposal of a site profile, from what Slurm says of itself."""
+"""The site profile that is proposed from Slurm's own configuration."""
 
 from __future__ import annotations
 

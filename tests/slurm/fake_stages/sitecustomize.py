@@ -1,5 +1,5 @@
-"""Found first on a drill's PYTHONPATH: where `r2v <stage> ...` begins, the stages' bodies are stand-ins. It begins in a
-process of its own, `python -m r2v`, or in a fork of the runner, which becomes one by `runpy`."""
+"""Site customization, first on a drill's PYTHONPATH: replace the stages' bodies where `r2v <stage> ...` begins. A stage
+begins in a process of its own (`python -m r2v`) or in a fork of the runner, which becomes one by `runpy`."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Each class of failure from the evidence that Slurm and the stage leave of it.
+"""Classification of failures, class by class, from the evidence of Slurm and of the stage.
 
 The rows marked (doc) are built from Slurm's documentation: this machine has no cgroups, so no OUT_OF_MEMORY.
 """
@@ -263,7 +263,7 @@ def test_a_stage_s_end_by_its_code_and_its_record() -> None:
 
 
 def test_a_failure_has_a_line_whatever_is_missing() -> None:
-    """The record could not be written and the log is empty: a full disk."""
+    """On a full disk the record could not be written and the log is empty."""
     for code in (1, 3, 5, 11):
         failure = classify(Evidence(scontrol={"JobState": "FAILED", "ExitCode": f"{code}:0"}))
         assert failure is not None and failure.line.startswith(f"ended by exit code {code}")

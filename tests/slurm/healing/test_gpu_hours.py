@@ -1,4 +1,4 @@
-"""GPU-hours of a chain: by accounting or by the jobs' own records, whichever is more."""
+"""GPU-hours of a chain: the larger of accounting's figure and that of the jobs' own records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Healing: what is known of an attempt from its records, its log and a Slurm that answers late or not at all, and on a
-real Slurm with stand-in work a site that kills what waits."""
+"""Healing from an attempt's records, its log and a Slurm that answers late or not at all; on a real Slurm with stand-in
+work, a site that kills waiting jobs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ KILLED, COUSIN = "router_features", "ablations"
 
 
 def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelled_does_not(made: Project) -> None:
-    """`--kill-on-invalid-dep=no` is stronger than a site's kill_invalid_depend, so a site that kills all the same
-    (by a plugin that takes the option away) is played: one waiting job is exchanged for one without it."""
+    """`--kill-on-invalid-dep=no` overrides a site's kill_invalid_depend. A site that kills all the same (a plugin
+    removes the option) is simulated: one waiting job is replaced by one without the option."""
     made.behave(preference={"hold": "go", "cuda_oom_above": 4})
     made.r2v("run_all", "desk", *CHANGE)
     made.cluster.wait(lambda: "began" in made.log("preference"))
     before = made.ids()
-    with chains.lock(made.folder, NAME, wait=30.0):  # a job's look at its start ends what is not written down yet
+    with chains.lock(made.folder, NAME, wait=30.0):  # a starting job's reconcile ends jobs that are not recorded yet
         dead = made.cluster.sbatch("-o", "/dev/null", "--mem=1G", "--wrap=sleep 3; exit 1")
         other = made.cluster.sbatch(
             "--kill-on-invalid-dep=yes",
@@ -70,7 +70,7 @@ BC = Attempt(id="104")
 
 
 class Clock(FakeInProcess):
-    """Time that passes only where somebody sleeps: how long a fake Slurm takes to answer decides nothing."""
+    """A clock that advances only in sleeps, so that the duration of the fake commands decides nothing."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -243,7 +243,8 @@ def test_what_slurm_cancelled_as_it_waited_comes_back_behind_the_new_attempt(clo
 def test_what_a_sentinel_killed_halfway_left_behind_the_old_attempt_is_retargeted(
     clock: Clock, checkout: Faked
 ) -> None:
-    """It had submitted bc again and written that down, and was gone before it pointed candidates at the new job."""
+    """The process died after it had resubmitted bc and recorded that, and before it pointed candidates at the new
+    job."""
     first = failed_bc(checkout, "killed", "killed", 137)
     checkout.accounts.clear()
     checkout.accounted(first["bc"], "FAILED", ExitCode="0:9")
@@ -254,6 +255,6 @@ def test_what_a_sentinel_killed_halfway_left_behind_the_old_attempt_is_retargete
     assert first["bc"] in waits, "the fake queue leaves it as it was, which is what a killed sentinel leaves"
     assert heal(NAME, "bc") == 0
     later = {call[2]: call[3] for call in calls(checkout)[asked:] if call[:2] == ["scontrol", "update"]}
-    del later[f"jobid={first['verifier']}"]  # a real queue forgets by itself that it waited for collect, which is done
+    del later[f"jobid={first['verifier']}"]  # a real queue itself drops the dependency on collect, which is done
     assert later == {f"jobid={first['candidates']}": f"dependency=afterok:{now['bc']}:{first['verifier']}"}
     assert chain(checkout).jobs["bc"].attempts == attempts, "nothing is submitted a third time"

@@ -1,4 +1,4 @@
-"""Reconciliation, by its own code on a simulated Slurm: random chains under faults, and each fault by itself."""
+"""Reconciliation, with its own code on a simulated Slurm: random chains under faults, and each fault by itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated
 
 
 def submitted(root: Path = Path(), resources: Mapping[str, str] = MappingProxyType({"mem": "1G"})) -> Chain:
-    """Three stages in a row, in the queue."""
+    """Submit three stages in a row."""
     planned = Attempt(id="", resources=dict(resources), reason="first")
     jobs = {
         name: ChainJob(needs=needs, command=("stamp",), script="", planned=planned)
@@ -54,14 +54,14 @@ def submitted(root: Path = Path(), resources: Mapping[str, str] = MappingProxyTy
 
 
 def started(id_: str) -> None:
-    """A job's own record of its start, on a node with GPUs."""
+    """Write a job's own record of its start, on a node with GPUs."""
     place = {"nodes": "g1", "partition": "gpu", "mem_bytes": 1 << 30}
     record = {"job": "a", "restart": 0, "at": chains.now(), "gpus": 1, "resources": place}
     write_json(job_record.record_folder(Path(), NAME, id_) / "start.json", hashed(record))
 
 
 def failed(slurm: SimulatedSlurm, id_: str, kind: str = "host_oom", code: int = 137) -> None:
-    """A job's own record of its end."""
+    """End a job as failed and write its own record of that."""
     record = {"rc": code, "signal": 0, "kind": kind, "line": kind, "at": chains.now(), "restart": 0}
     write_json(job_record.record_folder(Path(), NAME, id_) / "exit.json", hashed(record))
 
@@ -114,11 +114,12 @@ TOLD: dict[FailureKind, tuple[int, str]] = {
     "stalled": (1, "FAILED"),
     "killed": (137, "FAILED"),
 }
-"""Kinds that a dying job can tell of itself, with its exit code and Slurm's state; of the rest Slurm alone can tell."""
+"""Kinds of failure that a dying job can report, with its exit code and Slurm's state; the other kinds come from Slurm
+alone."""
 
 
 def decided(root: Path, chain: Chain) -> tuple[object, ...]:
-    """What healing has decided about the first job of a chain, and the nodes that are avoided from now on."""
+    """Return the decisions of healing about a chain's first job, and the nodes that are avoided from now on."""
     job = chain.jobs["a"]
     first, *later = job.attempts
     follows = (*later, *([job.planned] if job.planned else []))
@@ -136,7 +137,8 @@ def test_the_dying_job_and_its_sentinel_decide_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU fault was once answered on the same node by the dying job alone, which knows nothing from Slurm."""
+    """Regression: a GPU fault was retried on the same node if the dying job, which knows nothing from Slurm, healed
+    alone."""
     if kind not in TOLD:
         assert {kind} <= {"timeout", "preempted", "node_fail", "cancelled", "dependency", "no_log", "unknown"}
         return
@@ -172,7 +174,7 @@ def test_the_dying_job_and_its_sentinel_decide_the_same(
 def test_an_update_that_was_refused_once_is_made_by_the_next_look(
     slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child once waited for ever for an attempt that had failed, and status said that it would start soon."""
+    """Regression: the child waited for ever for a failed attempt, and status said that it would start soon."""
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     first = submitted().jobs
     failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
@@ -188,7 +190,8 @@ def test_an_update_that_was_refused_once_is_made_by_the_next_look(
 def test_what_was_refused_stays_planned_and_is_submitted_by_whoever_comes_next(
     slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One refused sbatch in a sentinel once ended healing for good, or lost the attempt that had been submitted."""
+    """Regression: one refused sbatch in a sentinel ended healing for good, or lost the attempt that had been
+    submitted."""
     first = submitted().jobs
     failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
     for fault in ("full", "lost", "error"):
@@ -272,7 +275,7 @@ def test_a_sentinel_that_is_killed_is_started_again_by_its_script(slurm: Simulat
 
 
 def sentinels(slurm: SimulatedSlurm) -> list[str]:
-    """What each sentinel in the queue waits for."""
+    """Return the dependency of each sentinel in the queue."""
     found = [job for job in slurm.jobs.values() if "~heal/" in job.options["comment"]]
     return [job.dependency for job in found if job.state in ("PENDING", "RUNNING")]
 
@@ -285,7 +288,7 @@ def test_a_chain_counts_one_job_more_than_its_stages_against_a_limit(slurm: Simu
 
 
 def test_the_sentinel_watches_a_dying_job_to_its_end_and_then_what_was_made_of_it(slurm: SimulatedSlurm) -> None:
-    """A job that leaves its failure to others (a kill may be many things) is what its sentinel is for."""
+    """A job that does not heal itself (a kill has many causes) is healed by its sentinel."""
     first = {name: job.latest.id for name, job in submitted().jobs.items() if job.latest}
     failed(slurm, first["a"], "killed")
     from_job(Path(), NAME, first["a"], failed=True)
@@ -300,7 +303,8 @@ def test_the_sentinel_watches_a_dying_job_to_its_end_and_then_what_was_made_of_i
 
 
 def test_a_look_before_accounting_knows_leaves_the_sentinel_of_a_failure(slurm: SimulatedSlurm) -> None:
-    """Somebody else's look at the second of the end took it away as one that watches nothing: nobody healed the job."""
+    """Regression: another process, which looked in the second of the failure, removed the sentinel as one without a
+    job, and the job was never healed."""
     slurm.settle = 5.0
     first = [job.latest.id for job in submitted().jobs.values() if job.latest]
     for id_ in first[:2]:

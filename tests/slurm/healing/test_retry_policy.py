@@ -1,4 +1,4 @@
-"""The policy of healing, class by class, without a hand on any queue."""
+"""The retry policy, class by class, without any change of a queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chain_of(
     attempts: int = 3,
     **limits: Any,
 ) -> Chain:
-    """A chain with one job that was attempted for these reasons; classes that do not count are marked so."""
+    """Return a chain with one job that was attempted for these reasons; the classes that do not count are marked."""
     made = tuple(
         Attempt(
             id=str(i),
@@ -165,7 +165,7 @@ def test_a_time_limit_with_progress_is_no_attempt_and_without_it_means_more_time
 
 
 def test_a_timeout_without_a_time_in_the_header_counts(faked: Faked) -> None:
-    """Or it would be tried again ten times over."""
+    """Otherwise the job would be tried ten times."""
     found = again(answer(faked, chain_of("first", resources={"partition": "gpu", "mem": "200M"}), "timeout"))
     assert found.counted and found.resources == {"partition": "gpu", "mem": "200M"} and found.why == "as before"
     short = again(answer(faked, chain_of("first", resources={"time": "1"}), "interrupted"))
@@ -193,7 +193,7 @@ def test_the_latest_attempt_is_what_is_changed(faked: Faked) -> None:
 
 
 def test_an_attempt_that_counts_for_nothing_is_no_answer_to_a_failure(faked: Faked) -> None:
-    """Nine preemptions, then memory: the first of three attempts."""
+    """Nine preemptions, then an out-of-memory error: that is the first of three attempts."""
     again(answer(faked, chain_of("first", *["preempted"] * (MAX_UNCOUNTED - 1)), "preempted"))
     again(answer(faked, chain_of("first", *["preempted"] * MAX_UNCOUNTED), "host_oom"))
     again(answer(faked, chain_of("first", "cuda_oom", attempts=9), "cuda_oom"))
@@ -283,7 +283,7 @@ def test_the_cap_on_gpu_hours_is_the_chains(faked: Faked) -> None:
 def test_accounting_may_come_late_or_count_whole_seconds(
     seconds: int | None, ended: bool, over: bool, faked: Faked
 ) -> None:
-    """What a job wrote itself counts too, but not the time since, of one that has died without a word."""
+    """The job's own records count too; the time since the last record of a job that died silently does not."""
     if seconds is not None:
         faked.accounted("0", "FAILED", ElapsedRaw=seconds, AllocTRES="gres/gpu=2,node=1")
     faked.record(
@@ -297,7 +297,7 @@ def test_accounting_may_come_late_or_count_whole_seconds(
 
 
 def test_a_changed_split_of_the_batch_leaves_the_identity(faked: Faked) -> None:
-    """So the attempt goes on from the checkpoint of the one before."""
+    """The attempt therefore resumes from the checkpoint of the one before."""
     from r2v.config import identity
 
     found = again(answer(faked, chain_of("first"), "cuda_oom"))

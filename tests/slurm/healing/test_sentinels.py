@@ -1,4 +1,4 @@
-"""Notification: who is told of a failure that nothing heals, what, and what of it stays secret."""
+"""Notification of a failure that nothing heals: its recipients, its text, and the secrets that stay out of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "T0KEN"
 
 @pytest.fixture
 def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The URL of a service on this machine, and the JSON that it was sent."""
+    """Yield the URL of a webhook on this machine and the list of JSON bodies it has received."""
     bodies: list[dict[str, Any]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def with_failure(faked: Faked, kind: str, rc: int, site: str) -> None:
-    """A chain whose bc has ended so, on a site with this profile."""
+    """Make a chain whose bc has failed with this kind and code, on a site with this profile."""
     path = faked.root / site_profile.SITE
     path.parent.mkdir(parents=True)
     path.write_text(site)

@@ -1,5 +1,5 @@
-"""Chains of one checkout that would make the same: one Slurm job, several waiters. The fake Slurm answers; that no GPU
-is held meanwhile is drilled on a real one (test_drill_shared.py)."""
+"""Chains of one checkout with a common stage share one Slurm job. The fake Slurm answers; test_drill_shared.py shows on
+a real one that no GPU is held meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN = ["candidates", "preference", "router_features", "router", "evaluate", "abl
 
 
 def submitted(name: str, *overrides: str) -> Chain:
-    """A chain under a prefix; its candidates are its own where `overrides` say so."""
+    """Submit a chain under a prefix; `overrides` can give it candidates of its own."""
     assert run_all.submit(benchmark="desk", overrides=[f"prefix={name}", *overrides]) == 0
     return chains.read(Path(), name)
 
@@ -44,14 +44,14 @@ def waits(checkout: Faked, name: str, job: str) -> str:
 
 
 def updated(checkout: Faked, id_: str) -> list[str]:
-    """What a waiting job was told to wait for, in order."""
+    """Return the dependencies that a waiting job was given, in order."""
     made = [call for call in calls(checkout, "scontrol", "update") if f"jobid={id_}" in call]
     return [word.partition("=")[2] for call in made for word in call if word.startswith("dependency=")]
 
 
 @pytest.fixture
 def three(checkout: Faked) -> Faked:
-    """x1, and x2 and x3, which share all up to its bc and verifier."""
+    """Submit x1, and x2 and x3, which share everything up to its bc and verifier."""
     submitted("x1")
     submitted("x2", "candidates.num_samples=3")
     submitted("x3", "candidates.num_samples=7")
@@ -113,7 +113,7 @@ def test_cancelling_a_chain_leaves_what_others_wait_for_until_nobody_does(
 def test_what_another_chain_made_between_plan_and_submission_is_taken(checkout: Faked) -> None:
     small = ("data.num_episodes=2", "data.seeds=[1]", "env.options.num_tasks=12", "env.options.num_heldout=0")
     owner = submitted("x1", *small)
-    planned = submitted("x2", *small, "candidates.num_samples=3").with_job("collect", owner="")  # as before it looked
+    planned = submitted("x2", *small, "candidates.num_samples=3").with_job("collect", owner="")  # as before the look
     assert owner.jobs["collect"].latest is not None
     config = load("configs/desk/noisy.yaml", ["prefix=x1", *small])
     put(checkout, [row for row in rows(checkout) if row["JobID"] != latest("x1", "collect")])

@@ -1,4 +1,5 @@
-"""Found first on a drill's PYTHONPATH: a chain's job asks for its helpers at once, however soon it will be done."""
+"""Site customization, first on a drill's PYTHONPATH: a chain's job asks for its helpers at once, however short it
+is."""
 
 import sys
 

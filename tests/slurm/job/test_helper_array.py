@@ -1,4 +1,4 @@
-"""Helpers beside a job: when the array is asked for, what it is asked with, and that it leaves with the job."""
+"""Helpers beside a job: the array's start, its options, and its end together with the job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def script(root: Path, text: str = HEADER) -> Path:
 
 
 def at_pace(done: int, total: int, seconds: float, *, helpers: tuple[str, ...] = ()) -> JobRecord:
-    """A job that has done so many in so long."""
+    """Return a job that has done `done` of `total` in so many seconds."""
     events: list[dict[str, Any]] = [
         {"at": ago(seconds), "what": "evaluate", "done": 0, "total": total, "restart": 0},
         {"at": ago(0), "what": "evaluate", "done": done, "total": total, "restart": 0},
@@ -107,7 +107,7 @@ def test_records_that_tell_nothing_end_no_job(faked: Faked, event: str) -> None:
     (faked.root / "events.jsonl").write_text(f"{event}\n{event}\n")
     beside(faked).look(faked.root)
     (faked.root / "events.jsonl").unlink()
-    (faked.root / "start.json").mkdir()  # what cannot be opened as a file
+    (faked.root / "start.json").mkdir()  # a folder, which cannot be opened as a file
     beside(faked).look(faked.root)
     assert calls(faked, "sbatch") == []
 
@@ -160,7 +160,7 @@ def test_without_slurm_or_a_line_in_the_header_there_is_no_array(tmp_path: Path)
 def test_a_real_slurm_takes_the_array_and_gives_it_back(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its nodes are drained, so that every task waits."""
+    """All nodes are drained, so that every task of the array waits."""
     for name, value in slurm.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)

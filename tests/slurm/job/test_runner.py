@@ -1,6 +1,6 @@
-"""The runner of a stage, as a process beside the test: what it passes on, what it writes, what it ends with.
+"""The runner of a stage, as a process beside the test: the signals it passes on, its records and its exit codes.
 
-Slurm is the fake of tests/slurm/fake; the stages' bodies are those of tests/slurm/drill_stage.py, all else is real.
+Slurm is the fake of tests/slurm/fake; the stages' bodies are those of tests/slurm/drill_stage.py, the rest is real.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Folder:
         return found
 
     def steps(self) -> int:
-        """How far the stage says that it is."""
+        """Return the stage's current step; 0 before it has a checkpoint."""
         path = self.record / "events.jsonl"
         checkpoints = list((self.path / "outputs/.artifacts").glob("perturb-*/checkpoint-latest/state.json"))
         return json.loads(checkpoints[0].read_text())["step"] if path.exists() and checkpoints else 0
@@ -192,7 +192,7 @@ def test_the_warning_of_the_time_limit_becomes_a_checkpoint_and_a_requeue(folder
 
 
 def test_a_slurm_that_is_silent_keeps_a_job_from_no_signal(folder: Folder) -> None:
-    """The look at the chain with which a job begins goes on asking for two minutes."""
+    """The reconcile with which a job begins goes on asking for two minutes."""
     sha = config_sha("seed: 0\n")
     chains.write(folder.path, chains.Chain(name="desk_noisy", benchmark="desk", condition="noisy", config_sha=sha))
     (folder.path / "outputs/.chains/desk_noisy/config.yaml").write_text("seed: 0\n")
@@ -242,7 +242,8 @@ def test_where_requeue_is_not_allowed_it_ends_with_75(folder: Folder) -> None:
 
 
 def test_what_somebody_else_is_making_is_waited_for_in_the_queue(folder: Folder) -> None:
-    """Behind the Slurm job that makes it, or for a while where none does: with no GPU in hand, and no end recorded."""
+    """The job is queued behind the Slurm job that makes the artifact; without one it waits for a while, without a GPU
+    and without an end record."""
     folder.behave(perturb={"hold": "never"})
     for holder, told in (("7", "dependency=afterany:7"), ("", "starttime=now+600")):
         making = folder.start("perturb", "desk", SLURM_JOB_ID=holder)
@@ -257,7 +258,7 @@ def test_what_somebody_else_is_making_is_waited_for_in_the_queue(folder: Folder)
 
 @pytest.mark.parametrize("apart", [0.0, 0.3])
 def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(apart: float, folder: Folder) -> None:
-    """Slurm puts a SIGCONT before it, and the stage has had its own."""
+    """Slurm sends a SIGCONT first, and the stage has had its own SIGTERM."""
     folder.behave(perturb={"steps": 120, "seconds": 0.02})
     process = folder.start("perturb", "desk")
     wait(lambda: folder.steps() >= 3)
@@ -313,7 +314,7 @@ def test_submitits_job_answers_how_it_ended(folder: Folder) -> None:
 
 
 def test_what_is_done_is_not_paid_for_again(folder: Folder) -> None:
-    """A node that fails just after its stage has ended starts the job once more."""
+    """A node that fails just after its stage has ended starts the job a second time."""
     assert folder.run("collect", "desk")[0] == 0
     runs = sorted((folder.path / "data/runs").iterdir())
     code, said = folder.run("collect", "desk", SLURM_RESTART_COUNT="1")
@@ -357,7 +358,7 @@ def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
     assert folder.run("perturb", "desk")[0] == 0
     assert missing_output(words) is None
     place = place_of(config_of(words), "perturb")
-    other = folder.path / "outputs/.artifacts/perturb-0123456789abcdef"  # one that is being made under the same name
+    other = folder.path / "outputs/.artifacts/perturb-0123456789abcdef"  # an artifact in progress under the same name
     other.mkdir()
     own = place.resolve()
     publish(place, other)

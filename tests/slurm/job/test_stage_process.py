@@ -1,4 +1,4 @@
-"""The stage's process: behind the launch prefix of its site, and ended where its own pace has stopped."""
+"""The stage's process: it runs behind the launch prefix of its site and is ended when its own pace has stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ shift
 [ "$1" = python3 ] && shift && set -- {python} "$@"
 exec "$@"
 """
-"""Stands for the program that enters a container: it goes on behind its own options."""
+"""Stand-in for the program that enters a container: it runs the command that follows its own options."""
 OFTEN = """import sys
 from r2v.slurm.job import runner, stage_process
 stage_process.LOOK_SECONDS = {}
@@ -70,7 +70,7 @@ def test_a_site_profile_that_was_broken_meanwhile_is_one_line_and_the_end_is_rec
 def test_a_live_stage_that_stands_still_is_ended_by_its_watchdog(
     deaf: bool, look: float, folder: Folder, tmp_path: Path
 ) -> None:
-    """Asked to stop by the first look, killed by the next one."""
+    """The first look asks the process to stop, the next one kills it."""
     go = tmp_path / "go"
     go.touch()
     folder.behave(perturb={"steps": 400, "seconds": 0.02, "hold": str(go), "deaf": deaf})
@@ -93,7 +93,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def paced(*steps: tuple[float, int], what: str = "bc", restart: int = 0) -> list[dict[str, Any]]:
-    """Events at these seconds, so many done of 100."""
+    """Return events at these seconds, each with so many done of 100."""
     return [
         {
             "at": (BEGAN + timedelta(seconds=at)).isoformat(),

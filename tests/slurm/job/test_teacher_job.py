@@ -1,4 +1,4 @@
-"""The job that serves a teacher is submitted once for all, and again when it was lost."""
+"""The job that serves a teacher is submitted once for all stages, and again after it was lost."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def script(folder: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the real scripts."""
+    """Return a folder with a copy of the real scripts."""
     shutil.copytree(REPOSITORY / "scripts" / "slurm", tmp_path / "scripts" / "slurm")
     return tmp_path
 
@@ -112,7 +112,7 @@ def test_a_directive_that_sbatch_would_pass_over_is_refused(line: str, tmp_path:
 
 
 def test_an_option_of_a_plugin_is_passed_on_as_it_stands(tmp_path: Path) -> None:
-    """sbatch is the judge of its options: pyxis, SPANK plugins and later versions of it have others."""
+    """sbatch decides about its own options: pyxis, SPANK plugins and later versions have others."""
     found = headers.read(
         script(tmp_path, "#SBATCH --container-image=nvcr.io/nvidia/pytorch:25.05-py3 --uenv x --stepmgr")
     )

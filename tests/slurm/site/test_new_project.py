@@ -1,4 +1,4 @@
-"""A project of one's own holds what a pipeline needs, and nothing that was there is touched."""
+"""A new project holds everything a pipeline needs, and existing files are untouched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests: the header, then the user's SBATCH_* variables; the bundled models ask for CPUs."""
+"""Resource requests: the header, then the user's SBATCH_* variables; the bundled models ask for CPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def submitted(checkout: Faked, overrides: list[str]) -> Chain:
 
 
 def test_a_users_sbatch_variables_act_on_every_job_of_a_chain(checkout: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropped, a whole chain would be billed to another project."""
+    """Without them a whole chain would be billed to another account."""
     monkeypatch.setenv("SBATCH_ACCOUNT", "labx")
     monkeypatch.setenv("SBATCH_TIMELIMIT", "90")
     made = submitted(checkout, GPU)

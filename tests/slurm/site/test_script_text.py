@@ -1,5 +1,5 @@
-"""Scripts in another encoding: read as they are, named in one line, rewritten with the same bytes. Cancel, status and
-the jobs of a chain need no script: whatever became of the scripts meanwhile, a simulated Slurm obeys."""
+"""Scripts in another encoding are read, named in one line and rewritten with the same bytes. Cancel, status and the
+jobs of a chain need no script: they work on a simulated Slurm whatever became of the scripts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spoil(path: Path, kind: str) -> bytes:
-    """A script as an editor on another system leaves it."""
+    """Rewrite a script as an editor on another system would; return its bytes."""
     data, extra = path.read_bytes(), ODD[kind][0]
     spoilt = {"latin1": data + extra, "BOM": extra + data, "CRLF": data.replace(b"\n", extra)}[kind]
     path.write_bytes(spoilt)
@@ -110,7 +110,7 @@ UNREADABLE = ("pipe", "folder", "lost", "dangling", "binary", "utf-16")
 
 
 def put(path: Path, kind: str) -> None:
-    """Something in a script's place that nobody can read as one."""
+    """Replace a script by something that cannot be read as a script."""
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
@@ -184,7 +184,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated
 
 
 def harm(kind: str) -> None:
-    """Every script of the folder, as it may be by the time that somebody cancels."""
+    """Damage every script of the folder, as may happen before a cancel."""
     FOLDER.mkdir(parents=True)
     for name in ("01_collect.sh", "08_evaluate.sh", "env.sh", "site.yaml"):
         path = FOLDER / name
@@ -205,7 +205,7 @@ def test_a_chain_is_shown_healed_and_cancelled_whatever_its_scripts_are(
     assert first is not None
     harm(kind)
     assert cli(["status", NAME]) == 10 and "running" in capsys.readouterr().out
-    monkeypatch.setenv("SLURM_JOB_ID", first.id)  # a job of it starts, and ends badly; its sentinel looks
+    monkeypatch.setenv("SLURM_JOB_ID", first.id)  # a job of the chain starts and fails; its sentinel looks
     from_job(Path(), NAME, first.id)
     assert helper_array(["evaluate", "--config", "none.yaml"], name=NAME, job="evaluate", job_id=first.id) is None
     failed(slurm, first.id)

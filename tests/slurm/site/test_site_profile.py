@@ -1,4 +1,4 @@
-"""Site profiles: what they may say, what they begin from, and what a sentinel then asks for."""
+"""Site profiles: the accepted keys, the defaults, and the resources that a sentinel then requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Headers as a site wants them: at both doors the same, written twice the same, and undone without trace."""
+"""Rewriting headers for a site: both commands do the same, a second write changes nothing, and undoing leaves no
+trace."""
 
 from __future__ import annotations
 

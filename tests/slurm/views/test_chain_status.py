@@ -1,4 +1,5 @@
-"""Status: what the files, one squeue and one sacct say together, whatever of them is late, missing or at odds."""
+"""Chain status, from the files, one squeue and one sacct together, even if some of them are late, missing or
+contradictory."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def one(status: ChainStatus, job: str) -> JobStatus:
 
 
 def waiting(faked: Faked, first: int = 100, after: str = "perturb") -> None:
-    """Every job behind `after` waits in the queue, and so does each sentinel."""
+    """Queue every job behind `after`, and each sentinel."""
     for number in range(first + 2 * list(NEEDS).index(after) + 2, first + 2 * len(NEEDS)):
         faked.queued(str(number), reason="Dependency")
 
@@ -262,7 +263,7 @@ def test_sacct_that_lags_behind_is_no_failure(faked: Faked) -> None:
 def test_a_jobs_own_record_is_believed_before_an_accounting_that_is_late(
     rc: int, kind: str | None, state: str, faked: Faked
 ) -> None:
-    """It has left the queue, and sacct still calls it running: one that failed was told as done."""
+    """Regression: it has left the queue and sacct still calls it running; a failed job was shown as done."""
     faked.chain()
     faked.done("100", rc=rc, kind=kind, line="KeyError: 17" if rc else "")
     faked.accounted("100", "RUNNING")
@@ -292,7 +293,7 @@ def test_sacct_that_still_calls_it_running_is_no_failure(faked: Faked) -> None:
     ],
 )
 def test_what_slurm_killed_is_never_done(says: str, code: str, state: str, kind: str, faked: Faked) -> None:
-    """A stage whose worker was killed may end with 0 all the same."""
+    """A stage whose worker was killed can end with 0 all the same."""
     faked.chain()
     faked.done("100")
     faked.accounted("100", says, ExitCode=code)

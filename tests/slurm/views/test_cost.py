@@ -1,4 +1,4 @@
-"""Cost: GPU- and CPU-hours as Slurm accounts them, of every attempt, and the share that was for nothing."""
+"""Cost: GPU- and CPU-hours of every attempt as Slurm accounts them, and the share that was wasted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO = "billing=16,cpu=16,gres/gpu:a100=2,gres/gpu=2,mem=60G,node=1"
 
 
 def lived(faked: Faked) -> None:
-    """bc was preempted, then failed; its second attempt is done. A job by hand ran beside it."""
+    """Make a chain: bc was preempted, then failed; its second attempt is running, and a job by hand beside it."""
     chain = faked.chain()
     chains.write(faked.root, chain.with_attempt("bc", Attempt(id="150", sentinel="151", reason="host_oom")))
     faked.accounted("100", "COMPLETED", ElapsedRaw=1800)

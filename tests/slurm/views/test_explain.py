@@ -1,4 +1,5 @@
-"""Explain: one screen that names what broke, its class, the first error line, what healing did, and how to go on."""
+"""Explain: one screen with the failure, its class, the first error line, the action of healing, and the next
+command."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ RuntimeError: later
 
 
 def broken(faked: Faked, kind: str, line: str, action: str, rc: int = 1, *, healed_before: bool = False) -> None:
-    """A chain whose candidates failed for good; what stands behind waits."""
+    """Make a chain whose candidates failed for good; the jobs behind it wait."""
     chain = faked.chain()
     tries = (
         [
@@ -203,7 +204,7 @@ def test_commands_that_show_look_after_the_chain_first(words: tuple[str, ...], f
 
 
 def test_what_is_never_empty(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    """A full disk: neither its record nor its log says anything."""
+    """On a full disk neither the record nor the log has a message."""
     broken(faked, "environment", "", "not tried again", 5)
     told = next(line for line in explained(capsys).splitlines() if line.startswith("  what "))
     assert told == "  what     neither its record nor Slurm says more than: environment"

@@ -1,4 +1,4 @@
-"""Graph: the edges are the seed's table and squeue's dependencies, in every format."""
+"""Graph: the edges are the stage table and squeue's dependencies, in every format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED_TABLE = {
 
 
 def submitted(faked: Faked) -> dict[str, str]:
-    """A chain in the queue as Slurm keeps it: collect is done, so nobody waits for it any more. Job -> id."""
+    """Queue a chain as Slurm keeps it: collect is done, so no job waits for it any more. Return job -> id."""
     faked.chain()
     ids = {job: str(100 + 2 * at) for at, job in enumerate(NEEDS)}
     faked.done("100")

@@ -1,4 +1,4 @@
-"""`r2v status`, `logs` and `cost` know a run in this folder."""
+"""`r2v status`, `logs` and `cost` show a local run in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources: which chain a command means, of those that there are."""
+"""Sources: the chain that a command means, among those present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table and its JSON say the same; watching asks Slurm once a minute at most, and ends when nothing is active."""
+"""The table and its JSON agree; watching asks Slurm once a minute at most, and ends when nothing is active."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ from collections import deque
 
 from r2v.console import duration
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock, account_error
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import JournalBatch

@@ -2,22 +2,23 @@
 
 Each batch has one task that takes it through the states of `r2v.llm.providers.spending.journal_state`; a rerun resumes
 at the journal's last row. A batch is bounded by the provider's limits, the limit of queued tokens and the budget. Many
-batches are in flight at the same time; `r2v.llm.providers.dispatch.coalescing` decides when the next one is sent.
+batches are in flight at the same time; `Coalescer` decides when the next one is sent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from r2v.errors import InputError
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.batch_creation import BatchCreation, input_sha256, is_queue_full
+from r2v.llm.providers.dispatch.batch_creation import BatchCreation, is_queue_full
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching
 from r2v.llm.providers.dispatch.batch_polling import BatchWaits, wait_until_done
-from r2v.llm.providers.dispatch.coalescing import Coalescer, Cohort, cohort_of
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.results import BatchResults
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import (
@@ -30,7 +31,70 @@ from r2v.llm.providers.provider_requests import (
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import JournalBatch
 from r2v.log import logger
-from r2v.storage.files import write_lines
+from r2v.storage.files import file_sha256, write_lines
+
+_AHEAD = 0.5
+"""Least lead in turns for which a cohort waits."""
+_REMAINDER = 0.4
+"""Share of a full batch below which a remainder gets no chain of its own."""
+_LONGEST_WAIT = 4.0
+"""Longest wait, in typical times of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """The requests of one batch in flight."""
+
+    count: int
+    turn: float
+    """Their mean turn."""
+
+
+def cohort_of(requests: Sequence[ProviderRequest]) -> Cohort:
+    """Return the cohort of one or more requests."""
+    return Cohort(count=len(requests), turn=fmean(request.turn for request in requests))
+
+
+class Coalescer:
+    """Decision when the next batch of one run may be sent: cohorts at different turns join one batch again.
+
+    A batch takes about the same time whatever its size, so a run takes as long as its slowest chain of batches, and
+    each cohort with batches of its own is one more chain. A cohort is therefore sent at once, unless answers of a batch
+    are still being read, whose conversations will soon send requests too; or one batch less could hold all open
+    requests, or all but a small remainder, and the cohort is at least half a turn ahead of a batch in flight: waiting
+    for those behind costs no time, because they decide when the run ends. The remainder joins the others at the next
+    turn. No request waits longer than a few batches take. `benchmarks/waves.py` compares the rule with a barrier.
+    """
+
+    def __init__(self) -> None:
+        self._held_since: float | None = None
+        self.reading = 0
+        """Number of batches whose results are being read."""
+
+    def hold(
+        self, waiting: Sequence[ProviderRequest], out: Sequence[Cohort], max_batch: int, typical_wait: float, now: float
+    ) -> float:
+        """Return the most seconds that the next batch of `waiting`, sorted by turn, has to wait; 0: send it now. out:
+        cohorts in flight. max_batch: most requests in a batch."""
+        if not self._should_wait(waiting, out, max_batch):
+            self._held_since = None
+            return 0.0
+        self._held_since = now if self._held_since is None else self._held_since
+        left = self._held_since + _LONGEST_WAIT * typical_wait - now
+        if left <= 0:
+            self._held_since = None
+        return max(0.0, left)
+
+    def _should_wait(self, waiting: Sequence[ProviderRequest], out: Sequence[Cohort], max_batch: int) -> bool:
+        if self.reading:
+            return True
+        if not out:
+            return False
+        full = (len(waiting) + sum(cohort.count for cohort in out)) / max_batch
+        enough = max(1, math.ceil(full - _REMAINDER))
+        ahead = cohort_of(waiting[:max_batch]).turn - min(cohort.turn for cohort in out)
+        return len(out) >= enough and ahead >= _AHEAD
+
 
 _LINE_OVERHEAD = 256
 """Most bytes of an input line in addition to its body."""
@@ -121,7 +185,7 @@ class BatchDispatcher:
                     f"{path}: the input of a batch in the journal is gone; restore it from a backup, or start a new "
                     "run (which pays anew)"
                 )
-            if input_sha256(path) != batch.sha256:
+            if file_sha256(path) != batch.sha256:
                 raise InputError(f"{path}: differs from the file that the journal records; restore it from a backup")
             for request in read_requests(path):
                 self._tracker.state.register(request.custom_id, request.sha256)
@@ -205,7 +269,7 @@ class BatchDispatcher:
                 "batch": key,
                 "count": len(requests),
                 "bytes": path.stat().st_size,
-                "sha256": input_sha256(path),
+                "sha256": file_sha256(path),
                 "tokens": sum(map(likely_prompt_tokens, requests)),
                 "usd": usd,
                 "at": self._clock.now(),

@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from r2v.console import duration
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, ResultHandler, Spawn, WallClock
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest
 from r2v.llm.providers.spending.budget import SpendTracker

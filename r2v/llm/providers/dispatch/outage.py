@@ -12,8 +12,7 @@ import asyncio
 
 from r2v.console import duration
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, WallClock
 from r2v.llm.providers.provider import Pingable, Provider, ProviderFault
 from r2v.log import logger
 from r2v.storage.record import wait

@@ -13,9 +13,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock, account_error
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, make_request
 from r2v.llm.providers.spending.budget import SpendTracker

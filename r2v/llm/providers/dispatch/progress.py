@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.dispatch_policy import WallClock
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 from r2v.progress import show_spent

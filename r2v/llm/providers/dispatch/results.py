@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.dispatch_policy import WallClock, account_error
 from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.spending.journal_state import JournalBatch

@@ -1,26 +1,141 @@
 """Verdict recorder: journals each verdict, then passes it to the conversations that wait for it.
 
 The order matters: a conversation may only continue with an answer that survives a crash. Faults that concern all
-requests end the run: a refused account (`refusals`), and refusals of all requests before one was answered, since then
+requests end the run: a refused account (`Refusals`), and refusals of all requests before one was answered, since then
 the model, a parameter or the endpoint is wrong.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, Spawn, account_error
 from r2v.llm.providers.dispatch.preflight import Preflight
-from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Held, Refusals
-from r2v.llm.providers.dispatch.result_handler import Spawn, account_error
-from r2v.llm.providers.in_flight import InFlightRequests
-from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, reply_key
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict, reply_key
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import result_row
 from r2v.log import logger
+
+OnVerdict = Callable[[RequestVerdict], None]
+
+
+@dataclass
+class _InFlight:
+    attempts: int = 1
+    """Within this process."""
+    waiting: list[OnVerdict] = field(default_factory=list)
+
+
+class InFlightRequests:
+    """The requests of one run that have no answer yet, by identity. One that several conversations make at the same
+    time is sent once; each of them gets its verdict."""
+
+    def __init__(self) -> None:
+        self._entries: dict[RequestIdentity, _InFlight] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def identities(self) -> list[RequestIdentity]:
+        """The identities of all requests in flight."""
+        return list(self._entries)
+
+    def add(self, request: ProviderRequest, *waiting: OnVerdict) -> None:
+        """Add a request with the callbacks that wait for it; none wait for a request of an earlier process."""
+        self._entries[request.identity] = _InFlight(waiting=list(waiting))
+
+    def join(self, request: ProviderRequest, on_verdict: OnVerdict) -> bool:
+        """Add a callback to the same request; return False if it is not in flight."""
+        entry = self._entries.get(request.identity)
+        if entry is None:
+            return False
+        entry.waiting.append(on_verdict)
+        return True
+
+    def next_attempt(self, request: ProviderRequest, *, free: bool) -> int | None:
+        """Return the number of the attempt after a failed one, from 1; a `free` failure does not count. None for a
+        resolved request."""
+        entry = self._entries.get(request.identity)
+        if entry is None:
+            return None
+        entry.attempts += not free
+        return entry.attempts
+
+    def resolve(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
+        """Pass the verdict to all waiting callbacks. A late result of a resolved request changes nothing."""
+        # removed first: a callback may send the same request again
+        entry = self._entries.pop(request.identity, None)
+        for on_verdict in entry.waiting if entry else ():
+            on_verdict(verdict)
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._entries.clear()
+
+
+IN_A_ROW = 10
+"""Number of refused conversations in a row that suggests a fault of the account."""
+
+Held = tuple[ProviderRequest, RequestVerdict, str | None]
+"""A request, its refusal, and its batch key."""
+
+
+@dataclass
+class Refusals:
+    """The refusals of one run whose cause is still unknown.
+
+    A revoked key, a spent balance, a model being reloaded and a single bad prompt are refused in many wordings. Other
+    requests distinguish them: a refusal is held until a request sent after it is answered (then it concerns its own
+    request), or until ten conversations in a row, or all in flight, are refused and a plain question is refused as
+    well. In the second case the run ends, and no request counts as refused.
+    """
+
+    _held: list[tuple[int, Held]] = field(default_factory=list)
+    _sent: dict[str, int] = field(default_factory=dict)
+    _moments: itertools.count[int] = field(default_factory=itertools.count)
+
+    def sent(self, requests: Sequence[ProviderRequest]) -> None:
+        """Record that requests are sent now."""
+        moment = next(self._moments)
+        self._sent |= {request.custom_id: moment for request in requests}
+
+    def hold(self, request: ProviderRequest, verdict: RequestVerdict, batch: str | None) -> None:
+        """Hold a refusal until its cause is known."""
+        self._sent.pop(request.custom_id, None)
+        self._held.append((next(self._moments), (request, verdict, batch)))
+
+    def answered(self, request: ProviderRequest) -> list[Held]:
+        """Release the refusals from before an answered request was sent: they concern their own requests."""
+        moment = self._sent.pop(request.custom_id, -1)
+        own = [held for at, held in self._held if at < moment]
+        self._held = [(at, held) for at, held in self._held if at >= moment]
+        return own
+
+    def take(self) -> list[Held]:
+        """Release all held refusals."""
+        held, self._held = [held for _, held in self._held], []
+        return held
+
+    def suspects_account(self, in_flight: int) -> bool:
+        """True if `IN_A_ROW` conversations in a row are refused, or all of those in flight."""
+        conversations = {request.conversation for _, (request, _, _) in self._held}
+        return bool(self._held) and (len(conversations) >= IN_A_ROW or len(self._held) >= in_flight)
+
+    @property
+    def conversations(self) -> int:
+        """Number of conversations with a held refusal."""
+        return len({request.conversation for _, (request, _, _) in self._held})
+
+    @property
+    def first_reason(self) -> str:
+        """Reason of the first held refusal; empty without one."""
+        return self._held[0][1][1].reason if self._held else ""
+
 
 _CUT_FROM, _CUT_RATIO, _MOST_BYTES = 256, 1.25, 8
 """Signs of a server that cuts prompts: least prompt tokens to judge by; ratio of the sizes of two prompts with equal

@@ -1,9 +1,5 @@
 """Lifecycle of a model: the day from which its provider refuses it, and its successor.
 
-    life = lifecycle_of("openai", "gpt-4-turbo")
-    life.retired(date(2026, 11, 23))        # True
-    life.successor                          # gpt-6.1-sol
-
 Dates are those that the providers announce. Callers pass the current day in: it decides refusals and warnings, never an
 identity.
 """

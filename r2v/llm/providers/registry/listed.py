@@ -1,8 +1,5 @@
 """Listed prices of a provider's tokens, from the data in the package `genai-prices`.
 
-    listed_price("openai", "gpt-6-luna", day).usd("input")          # USD per million tokens
-    prices_version()                                                # genai-prices 0.2.3
-
 No network is used: the package holds the data as of its release; upgrading it updates the prices. It takes about 0.3 s
 of CPU to import, so it is imported with the first price.
 """

@@ -1,9 +1,5 @@
 """Request shape: the parameters of a model's requests apart from messages, from the model's accepted parameters and the
 configuration.
-
-    shape = shape_of(accepts_of("openai", "gpt-6-luna"), RequestSettings(effort="low"))
-    shape.limit_of(300)        # 300 tokens of text and room for the thoughts before it
-    shape.temperature          # False: the model thinks, and takes none while it does
 """
 
 from __future__ import annotations

@@ -11,16 +11,20 @@ So the cap holds for any answer of the provider.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, canonical_json, max_prompt_tokens
 from r2v.llm.providers.spending.journal import Journal, JournalRow
 from r2v.llm.providers.spending.journal_state import JournalState
-from r2v.llm.providers.spending.known_counts import KnownCounts
 from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
+from r2v.log import logger
 
 _ROUNDING = 1e-9
 """USD: sums of many small reservations do not return to exactly 0."""
@@ -193,3 +197,155 @@ class SpendTracker:
     async def wait_for_change(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()
+
+
+JOURNAL_VERSION = 1
+
+
+async def open_journal(journal: Journal, scope: Mapping[str, Any], rate: Rate, budget: SharedBudget) -> SpendTracker:
+    """Return the tracker of a journal with the state of all its rows; calls in flight of a dead process are booked.
+    scope: the journal's owner (provider, model). Raise InputError for a journal of another scope or version, and for a
+    malformed line."""
+    state = JournalState()
+    _require_journal(journal.path)
+    for number, (offset, row) in enumerate(journal.open(), 1):
+        try:
+            if row["row"] == "open":
+                _check_scope(row, scope, journal.path)
+            state.apply(row, offset)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{journal.path}:{number}: no row that can follow those before it ({error!r}), and the journal records "
+                "payments: restore the file from a backup, or start a new run (which pays anew)"
+            ) from None
+    tracker = SpendTracker(journal, state, rate, budget)
+    if not state.run:
+        run = secrets.token_hex(4)
+        await tracker.write({"row": "open", "version": JOURNAL_VERSION, "run": run, "scope": dict(scope)})
+    await _book_lost_calls(tracker)
+    return tracker
+
+
+def _require_journal(path: Path) -> None:
+    """Raise InputError if the input files of batches exist without their journal."""
+    inputs = sorted((path.parent / "inputs").glob("*.jsonl"))
+    if inputs and not path.exists():
+        raise InputError(
+            f"{path}: is gone, and {inputs[0]} is the input of a batch that it records: restore the journal from a "
+            "backup, or start a new run (which pays anew)"
+        )
+
+
+async def _book_lost_calls(tracker: SpendTracker) -> None:
+    """Book the worst case of direct calls that were in flight when the last process died. Unlike batches they cannot be
+    looked up, so their requests are sent again."""
+    lost = dict(tracker.state.calls)
+    if not lost:
+        return
+    logger.warning(
+        "  direct calls of the last process have no answer and may have been billed: calls=%d at_most=$%.4f",
+        len(lost),
+        sum(lost.values()),
+    )
+    await tracker.write(
+        *({"row": "lost", "id": custom_id, "usd": usd, "why": "the process ended"} for custom_id, usd in lost.items())
+    )
+
+
+def _check_scope(row: Mapping[str, Any], scope: Mapping[str, Any], path: Path) -> None:
+    """Raise InputError if a journal's first row has another version or another scope."""
+    if row["version"] != JOURNAL_VERSION:
+        raise InputError(
+            f"{path}: is of version {row['version']}, this R2V writes {JOURNAL_VERSION}; finish it with the R2V that "
+            "began it"
+        )
+    recorded = row["scope"]
+    differences = [
+        f"{name}={recorded.get(name)} there, {scope.get(name)} here"
+        for name in sorted({*recorded, *scope})
+        if recorded.get(name) != scope.get(name)
+    ]
+    if differences:
+        raise InputError(
+            f"{path}: belongs to another configuration ({'; '.join(differences)}); use that one, or start a new run"
+        )
+
+
+_TRIALS = 3
+"""Number of answers within the bound before it is used."""
+_REMEMBERED = 1 << 16
+"""Most remembered prompt beginnings: about 8 MB."""
+# fields that add no prompt tokens, or whose tokens are counted message by message
+_NOT_THE_PROMPT = {
+    "messages",
+    "input",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+}
+
+
+class KnownCounts:
+    """The provider's counts of one model's prompts, which bound the tokens of later prompts that begin with them.
+
+    A token has at least one byte, so bytes bound an uncounted prompt, at about four times its cost. A mean of bytes per
+    token is no bound: the next page may be digits. A chat is tokenized message by message, between marks that no token
+    crosses, so that a prompt has at most the tokens of the longest earlier prompt that begins it, and a token for each
+    byte after that. Its head (system prompt, tools, model) has at most the tokens of any prompt with that head. These
+    bounds are used only after they have held `_TRIALS` times at this provider, and never again once an answer exceeds
+    one.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[bytes, int] = {}
+        """Digest of a prompt's beginning -> the most tokens that it can have."""
+        self._held = 0
+        self.refuted = False
+        """True if the provider has counted more tokens than a bound."""
+
+    def at_most(self, body: Mapping[str, Any]) -> int | None:
+        """Return a bound on the prompt tokens of a body from earlier counts; None: no count, or bounds not in use."""
+        return self._bound(body) if self._held >= _TRIALS and not self.refuted else None
+
+    def learn(self, body: Mapping[str, Any], tokens: int) -> None:
+        """Record the provider's count of tokens in a prompt."""
+        messages = _messages(body)
+        if messages is None or self.refuted:
+            return
+        bound = self._bound(body)
+        if bound is not None:
+            self._held += 1
+            self.refuted = tokens > bound
+        # head, first message and whole prompt: later turns begin with the whole, other episodes with the first two
+        marks = list(_marks(body, messages))
+        for mark in dict.fromkeys((*marks[:2], marks[-1])):
+            # popped first: insertion order then is the order of use, and the oldest is dropped
+            self._tokens[mark] = min(tokens, self._tokens.pop(mark, tokens))
+        while len(self._tokens) > _REMEMBERED:
+            del self._tokens[next(iter(self._tokens))]
+
+    def _bound(self, body: Mapping[str, Any]) -> int | None:
+        messages = _messages(body)
+        if messages is None:
+            return None
+        counted = [(at, self._tokens[mark]) for at, mark in enumerate(_marks(body, messages)) if mark in self._tokens]
+        rests = (tokens + max_prompt_tokens({"messages": messages[at:]}) for at, tokens in counted)
+        return min(rests, default=None)
+
+
+def _messages(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+    """Return the messages of a body of any endpoint; None without a list of them."""
+    messages = body.get("messages", body.get("input"))
+    return messages if isinstance(messages, list) else None
+
+
+def _marks(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield a digest of the head, then of each beginning of the conversation."""
+    head = {name: value for name, value in body.items() if name not in _NOT_THE_PROMPT}
+    state = hashlib.blake2b(canonical_json(head).encode(), digest_size=16)
+    yield state.digest()
+    for message in messages:
+        state.update(canonical_json(message).encode() + b"\n")
+        yield state.digest()

@@ -1,9 +1,5 @@
 """Journal report for a person: paid, open and lost amounts; and giving up a batch that is gone.
 
-    for folder in find_journals(root, "20261123-..."):
-        print("\\n".join(report(folder)))
-    await forget(find_batch(root, "batch_abc"), "batch_abc")
-
 Reading takes no lease, so it may run while another process writes the journal.
 """
 
@@ -13,9 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from r2v.errors import InputError
 from r2v.llm.providers.spending.journal import Journal
@@ -25,15 +19,6 @@ from r2v.storage.lease import lease
 
 _ROOTS = ("data/runs", "data/served", "outputs/.artifacts", "results/batch_jobs")
 _JOURNAL = "journal.jsonl"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadJournal:
-    """The content of a journal at the time of reading."""
-
-    folder: Path
-    scope: dict[str, Any]
-    state: JournalState
 
 
 def find_journals(root: Path, name: str | None = None) -> list[Path]:
@@ -49,29 +34,25 @@ def find_journals(root: Path, name: str | None = None) -> list[Path]:
     return journals
 
 
-def read_journal(folder: Path) -> ReadJournal:
+def read_journal(folder: Path) -> JournalState:
     """Return the state after all complete rows. Raise InputError for a malformed line."""
-    state, scope = JournalState(run=""), dict[str, Any]()
-    path = folder / _JOURNAL
+    state, path = JournalState(), folder / _JOURNAL
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break  # torn, or still being written
             try:
-                row = json.loads(line)
-                if row["row"] == "open":
-                    state.run, scope = row["run"], dict(row["scope"])
-                state.apply(row, 0)
+                state.apply(json.loads(line), 0)
             except (LookupError, TypeError, ValueError, AttributeError):
                 raise InputError(f"{path}:{number}: not a row of a journal") from None
-    return ReadJournal(folder=folder, scope=scope, state=state)
+    return state
 
 
 def report(folder: Path, now: float | None = None) -> Iterator[str]:
     """Yield lines on one journal: paid and lost amounts, and each open batch."""
-    journal = read_journal(folder)
-    state, counts = journal.state, journal.state.counts
-    yield f"{folder}  ({' '.join(str(journal.scope[key]) for key in ('provider', 'model') if key in journal.scope)})"
+    state = read_journal(folder)
+    scope, counts = state.scope, state.counts
+    yield f"{folder}  ({' '.join(str(scope[key]) for key in ('provider', 'model') if key in scope)})"
     lost = (
         f", at most ${state.lost_usd:.4f} more for {counts['lost']} whose answers were lost" if counts["lost"] else ""
     )
@@ -101,7 +82,7 @@ def find_batch(root: Path, name: str) -> Path:
     none has it."""
     open_batches = list[str]()
     for folder in find_journals(root):
-        for batch in read_journal(folder).state.batches.values():
+        for batch in read_journal(folder).batches.values():
             if name in (batch.id, batch.key):
                 return folder
             open_batches.append(batch.id or batch.key)
@@ -114,10 +95,9 @@ async def forget(folder: Path, name: str) -> str:
     it. Raise LeaseConflict if another process writes the journal."""
     with lease(folder / JOURNAL_LEASE):
         journal = Journal(folder / _JOURNAL)
-        state = JournalState(run="")
+        state = JournalState()
         try:
             for offset, row in journal.open():
-                state.run = row["run"] if row["row"] == "open" else state.run
                 state.apply(row, offset)
             batch = next((entry for entry in state.batches.values() if name in (entry.id, entry.key)), None)
             if batch is None:

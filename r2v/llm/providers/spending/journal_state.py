@@ -11,7 +11,7 @@ journal does not name: the run looks for it, and sends it again only after `reco
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.errors import InputError
@@ -56,8 +56,10 @@ class JournalBatch:
 class JournalState:
     """The accumulated state of a journal's rows; `apply` adds each row that is written."""
 
-    run: str
+    run: str = ""
     """Eight hex digits: a nonce in every custom_id, so that two runs never take each other's results for their own."""
+    scope: dict[str, Any] = field(default_factory=dict)
+    """The journal's owner."""
     answers: dict[RequestIdentity, int] = field(default_factory=dict)
     """Byte offset of each answer's row."""
     claims: set[str] = field(default_factory=set)
@@ -127,7 +129,7 @@ class JournalState:
                 self.spent += row["usd"]
                 self.counts["answered"] += 1
             case "open":
-                pass  # read by `open_journal`
+                self.run, self.scope = row["run"], dict(row["scope"])
             case "claims":
                 self.claims = set(row["keys"])
             case "claim":
@@ -210,9 +212,6 @@ def _advance(state: JournalState, batch: JournalBatch, row: JournalRow) -> None:
             batch.ended = True
 
 
-_COUNTS = tuple(item.name for item in fields(TokenCounts))
-
-
 def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, batch: str | None) -> JournalRow:
     """Return the row of one result. batch: its key; None for a direct call."""
     common: dict[str, Any] = {
@@ -222,8 +221,7 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
         "usd": round(usd, 10),
     }
     if verdict.kind == "ok":
-        counts = verdict.tokens
-        tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
+        tokens = None if verdict.tokens is None else verdict.tokens.nonzero
         optional: dict[str, Any] = {} if verdict.message is None else {"message": to_json(verdict.message)}
         optional |= {} if verdict.reply_id is None else {"reply": verdict.reply_id}
         return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | optional

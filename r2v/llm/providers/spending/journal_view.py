@@ -1,9 +1,5 @@
 """View of a journal that another process writes: its answers, requests in flight and spending.
 
-    view = JournalView(folder, run)
-    view.look()                         # reads the rows appended since the last look
-    view.answer(key)                    # the verdict, read again and compared with its hash; or None
-
 Only a digest, an offset and a hash of each answer stay in memory. A journal that differs from its witness, or holds a
 malformed line, is logged and none of its answers is used; a line altered since it was read is logged and not used.
 """
@@ -13,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.providers.provider_requests import RequestVerdict, read_requests, reply_key
-from r2v.llm.providers.spending.journal_index import WORTH_AN_INDEX, read_index, write_index
 from r2v.llm.providers.spending.journal_state import verdict_of
+from r2v.storage.files import replacing
 from r2v.storage.lease import holder
 from r2v.storage.witness import Witness
 
@@ -231,3 +228,38 @@ def _key_of(row: Mapping[str, Any]) -> str:
 
 def _line_hash(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=8).digest()
+
+
+WORTH_AN_INDEX = 500
+"""Least number of answers for which an index is written."""
+_VERSION = 1
+_ANSWER = struct.Struct("<16sQ16s")  # key, offset, hash; little-endian on every machine
+
+
+def write_index(path: Path, header: Mapping[str, Any], answers: Mapping[str, tuple[int, bytes]]) -> None:
+    """Write the index of a closed journal's answers: a header of one JSON line, then 40 bytes per answer. It is a cache
+    of which all processes write the same bytes. Raise EnvironmentFault if the disk refuses."""
+    body = b"".join(
+        _ANSWER.pack(bytes.fromhex(key), offset, content.ljust(16, b"\0"))
+        for key, (offset, content) in sorted(answers.items())
+    )
+    head = {"version": _VERSION, **header, "sha256": hashlib.sha256(body).hexdigest()}
+    with replacing(path) as file:
+        file.write(json.dumps(head).encode() + b"\n" + body)
+
+
+def read_index(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, bytes]]] | None:
+    """Return the header and the answers; None without an index, or for a damaged one."""
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        header = json.loads(head)
+        if header["version"] != _VERSION or hashlib.sha256(body).hexdigest() != header["sha256"]:
+            return None
+        return header, dict(_answers(body))
+    except (OSError, ValueError, LookupError, TypeError):  # the journal itself is read instead
+        return None
+
+
+def _answers(body: bytes) -> Iterator[tuple[str, tuple[int, bytes]]]:
+    for key, offset, content in _ANSWER.iter_unpack(body):
+        yield key.hex(), (offset, content[:8])

@@ -2,7 +2,7 @@
 
     outputs/.replies/<run>.json      the entry of a journal: folder, payer, scope, cost
     outputs/.replies/changed         a random word, replaced with every write of an entry
-    outputs/.replies/<run>.index     the index of a large journal, for processes that start (`journal_index`)
+    outputs/.replies/<run>.index     the index of a large journal, for processes that start
     outputs/.replies/project-cap     the cap on all journals together, if any; it binds every process
     outputs/.replies/ledger.lease    held while requests are claimed, or money is allotted
 

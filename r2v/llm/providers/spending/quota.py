@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -158,3 +159,19 @@ class Quota:
     def _may_return(self, entry: JournalEntry, committed: float) -> bool:
         view = self._ledger.view(entry) if entry.open else None
         return view is not None and view.alive and committed > view.spent + view.lost_usd + _ROUNDING
+
+
+@contextmanager
+def paying(pipeline: str) -> Iterator[None]:
+    """Let this pipeline pay for all requests in the block, those of child processes included."""
+    before = current_payer()
+    os.environ["R2V_PAYER"] = pipeline
+    try:
+        yield
+    finally:
+        os.environ["R2V_PAYER"] = before or ""
+
+
+def current_payer() -> str | None:
+    """Return the pipeline that pays; None outside of any, as in a game."""
+    return os.environ.get("R2V_PAYER") or None

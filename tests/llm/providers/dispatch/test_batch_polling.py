@@ -1,4 +1,4 @@
-"""When a batch is looked at."""
+"""The times at which a batch is polled."""
 
 from __future__ import annotations
 

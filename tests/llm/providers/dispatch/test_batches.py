@@ -1,10 +1,11 @@
-"""Every fault that the emulator knows, through both providers: nothing paid twice, no answer lost, no error spoken."""
+"""Every fault of the emulator, through both providers: nothing is paid twice, no answer is lost, no error becomes an
+answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,18 @@ from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.limits import EmulatedLimits, ProviderLimits
 from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.providers.anthropic import Anthropic
+from r2v.llm.providers.dispatch.batches import Coalescer, Cohort
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import Rate, rate_of
-from r2v.llm.providers.provider import BatchState
+from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, make_request
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.types import Request
+from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
 from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
+from tests.llm.jumping import JumpingLoop
 from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
 
 COUNT, TURNS = 6, 2
@@ -86,7 +90,7 @@ CASES = [(provider, name, fault) for name, fault in MENDED.items() for provider 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes an emulator that both SDKs are sent to."""
+    """Return a function that starts an emulator and points both SDKs to it."""
 
     def made(*faults: Fault, **kwargs: Any) -> Emulator:
         settings = {"lifecycle": Lifecycle(polls=2), "timing": Timing(silence=0.2, late=0.5, trickle=0.001)} | kwargs
@@ -291,7 +295,7 @@ def test_a_run_that_stops_keeps_the_answers_of_calls_that_are_out(provider: str,
 
 
 class SlowOpenAI(OpenAI):
-    """Takes a moment to say that a batch is made."""
+    """A provider that confirms a batch a moment late."""
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         state = await super().create_batch(key, path, file_id)
@@ -300,7 +304,7 @@ class SlowOpenAI(OpenAI):
 
 
 class SlowAnthropic(Anthropic):
-    """The same."""
+    """A provider that confirms a batch a moment late."""
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
         state = await super().create_batch(key, path, file_id)
@@ -310,7 +314,7 @@ class SlowAnthropic(Anthropic):
 
 @pytest.mark.parametrize("provider", BOTH)
 def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, serve: Any, tmp_path: Path) -> None:
-    """So that the next one has nothing to look for."""
+    """So that the next run has no batch to search for."""
     rate, slow = rate_of(provider, MODELS[provider]), {"openai": SlowOpenAI, "anthropic": SlowAnthropic}[provider]
     journal = tmp_path / "journal.jsonl"
     with serve() as emulator:
@@ -333,8 +337,8 @@ def test_a_run_that_stops_knows_the_batch_that_was_being_made(provider: str, ser
 
 
 class AboutTo(Anthropic):
-    """Tells when it has listed the account's batches, which is done right before one is made, and takes so many turns
-    of the loop more."""
+    """A provider that reports when it has listed the account's batches, right before it creates one, and then takes so
+    many more turns of the event loop."""
 
     def __init__(self, rate: Rate, turns: int) -> None:
         super().__init__(rate)
@@ -459,7 +463,7 @@ def test_calls_adapt_to_a_bucket(provider: str, serve: Any, tmp_path: Path) -> N
 def test_the_dollars_of_the_progress_are_those_of_the_providers_ledger(
     provider: str, mode: str, serve: Any, tmp_path: Path
 ) -> None:
-    """Each answer is billed by its tokens, at half the price in a batch: not by the most that it could have cost."""
+    """Each answer is billed by its tokens, at half the price in a batch: not at its worst case."""
     with serve() as emulator:
         play(provider, tmp_path, count=COUNT, turns=TURNS, mode=mode)
         bills = emulator.ledger().bills
@@ -473,3 +477,157 @@ def test_the_dollars_of_the_progress_are_those_of_the_providers_ledger(
     ) * (1 if mode == "batch" else 2)
     shown = json.loads((tmp_path / "progress.json").read_text())
     assert len(bills) == COUNT * TURNS and shown["usd"] == pytest.approx(owed, abs=1e-6) and owed > 0
+
+
+HOUR = 3600.0
+BODY = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 10}
+
+
+def requests_at(*turns: int) -> list[ProviderRequest]:
+    """Return one request for each of these turns."""
+    made = []
+    for number, turn in enumerate(turns):
+        said = (Message(role="user", content="q"), Message(role="assistant", content="a")) * turn
+        made.append(make_request("0123abcd", Request(messages=said, key=("k", number), max_tokens=10), BODY))
+    return made
+
+
+def cohorts(*turns: float, count: int = 10) -> list[Cohort]:
+    return [Cohort(count=count, turn=turn) for turn in turns]
+
+
+def held(waiting: Sequence[ProviderRequest], out: Sequence[Cohort], max_batch: int = 100) -> float:
+    return Coalescer().hold(waiting, out, max_batch, typical_wait=1200.0, now=0.0)
+
+
+def test_who_is_ahead_waits_for_those_behind_where_one_batch_can_carry_all() -> None:
+    ahead, level, behind = requests_at(5, 5), requests_at(4, 4), requests_at(3, 3)
+    out = cohorts(4.0)
+    assert held(ahead, out) == 4 * 1200.0
+    assert held(level, out) == held(behind, out) == 0.0, "they decide when the run ends"
+    assert held(ahead, []) == 0.0, "nobody is out whom they could meet"
+    assert held(ahead, out, max_batch=8) == 0.0, "12 need two batches, so nobody is met"
+    assert held(ahead, cohorts(4.0, 9.0), max_batch=11) == 4 * 1200.0, "22 need two batches, and two are out"
+
+
+def test_a_small_remainder_is_no_chain_of_its_own() -> None:
+    ahead, level = requests_at(5, 5), requests_at(4, 4)
+    assert held(ahead, cohorts(4.0), max_batch=9) == 4 * 1200.0, "all but 3 of 12 fit into one batch of 9"
+    assert held(level, cohorts(4.0), max_batch=9) == 0.0, "at the same turn it would cost another wait"
+
+
+def test_nobody_leaves_while_answers_are_read_and_nobody_waits_for_ever() -> None:
+    coalescer = Coalescer()
+    waiting = requests_at(1, 1)
+    coalescer.reading = 1
+    assert coalescer.hold(waiting, [], 100, 1200.0, 50.0) == 4800.0
+    assert coalescer.hold(waiting, [], 100, 1200.0, 4849.0) == 1.0, "counted from when it was held first"
+    assert coalescer.hold(waiting, [], 100, 1200.0, 4850.0) == 0.0
+    coalescer.reading = 0
+    assert coalescer.hold(waiting, cohorts(5.0), 100, 1200.0, 5000.0) == 0.0
+
+
+class Lanes:
+    """A provider whose n-th batch takes `hours[n]`; the last figure repeats."""
+
+    name = "openai"
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint="", uploads=False)
+
+    def __init__(self, loop: JumpingLoop, hours: Sequence[float]) -> None:
+        self._loop, self._hours = loop, hours
+        self.batches: list[list[str]] = []
+        self._until: list[float] = []
+
+    def request_body(self, request: Request) -> Mapping[str, Any]:
+        return {"messages": [{"role": m.role, "content": m.content} for m in request.messages], "max_tokens": 50}
+
+    def input_line(self, request: ProviderRequest) -> dict[str, Any]:
+        return {"custom_id": request.custom_id, "body": request.body}
+
+    async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
+        number = len(self.batches)
+        self.batches.append([json.loads(line)["custom_id"] for line in path.read_text().splitlines()])
+        self._until.append(self._loop.now + HOUR * self._hours[min(number, len(self._hours) - 1)])
+        return await self.retrieve_batch(str(number))
+
+    async def list_batches(self) -> AsyncIterator[BatchState]:
+        for number in reversed(range(len(self.batches))):
+            yield await self.retrieve_batch(str(number))
+
+    async def retrieve_batch(self, batch_id: str) -> BatchState:
+        count, done = len(self.batches[int(batch_id)]), self._loop.now >= self._until[int(batch_id)]
+        return BatchState(id=batch_id, state="s", done=done, total=count, completed=count, files=("all",))
+
+    async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
+        for name in self.batches[int(state.id)]:
+            verdict = RequestVerdict(kind="ok", text="yes", tokens=TokenCounts(fresh=9, output=1))
+            yield ResultLine(custom_id=name, verdict=verdict)
+
+    async def call(self, request: ProviderRequest) -> CallResult:
+        raise AssertionError("batches were asked for")
+
+    async def upload(self, path: Path) -> str:
+        raise AssertionError("nothing is uploaded here")
+
+    async def cancel_batch(self, batch_id: str) -> None:
+        raise AssertionError("nothing is cancelled here")
+
+    async def close(self) -> None:
+        pass
+
+
+def sizes_of(hours: Sequence[float], turns: Sequence[int], folder: Path, **policy: Any) -> tuple[list[int], float]:
+    """Return the number of requests of each batch, and the hours of the whole run."""
+    loop = JumpingLoop()
+    provider = Lanes(loop, hours)
+    settings = DispatchPolicy(mode="batch", **policy)
+    remote = ProviderRemote(
+        provider,
+        rate_of("openai", "gpt-5.2"),
+        folder,
+        settings,
+        scope={},
+        clock=loop.clock,
+        sync=lambda descriptor: None,
+    )
+    waves = Waves(max_conversations=len(turns))
+    model = waves.model(remote)
+    loop.play(waves.play(partial(talk, model, number, count) for number, count in enumerate(turns)))
+    return [len(batch) for batch in provider.batches], loop.now / HOUR
+
+
+async def talk(model: ChatModel, number: int, turns: int) -> None:
+    for turn in range(turns):
+        said = [Message(role="user", content=f"{number}")] + [Message(role="assistant", content="yes")] * turn
+        await model.reply(Request(messages=tuple(said), key=("talk", number, turn), max_tokens=50))
+        await asyncio.sleep(0)
+
+
+def test_a_cohort_stays_one_however_many_syncs_its_answers_take(tmp_path: Path) -> None:
+    """1,200 answers are journaled in three parts; conversations with the first ones wait until the last are read."""
+    sizes, hours = sizes_of([1.0], [3] * 1200, tmp_path)
+    assert sizes == [1200] * 3
+    assert 3.0 <= hours < 3.2, "polls cost a fortieth, and no wait is lost"
+
+
+def test_a_single_crowd_takes_as_long_as_its_waits(tmp_path: Path) -> None:
+    """Without a limit of a batch's size a barrier is optimal, and a run is slower only by its polls."""
+    waits = [0.33, 2.4, 0.1, 0.5, 7.0, 0.2]
+    sizes, hours = sizes_of(waits, [2, 4, 6] * 20, tmp_path)
+    assert sizes == [60, 60, 40, 40, 20, 20]
+    assert sum(waits) < hours < 1.006 * sum(waits) + 6 * 12 / HOUR, "0.6 % at most, or a pause of 12 s for each"
+
+
+def test_batches_of_a_limited_size_do_not_wait_for_the_slowest_of_a_turn(tmp_path: Path) -> None:
+    """Two batches a turn, one of them slow in each: a barrier takes six hours."""
+    sizes, hours = sizes_of([1.0, 3.0, 1.0, 1.0, 3.0], [2] * 20, tmp_path, batch_size=10)
+    assert sizes == [10] * 4
+    assert 4.0 <= hours < 4.1, "the quick half goes on alone, and so does the slow one"
+
+
+def test_cohorts_that_drifted_apart_meet_when_one_batch_can_carry_them(tmp_path: Path) -> None:
+    """Two batches of 10 at first, the second slower by a third. Half of the conversations end after a turn; the five
+    that are a turn ahead then wait for the five behind, and all go on together."""
+    sizes, hours = sizes_of([1.0, 1.3, 1.0], [5, 1] * 10, tmp_path, batch_size=10)
+    assert sizes == [10, 10, 5, 5, 10, 10, 10]
+    assert 5.3 <= hours < 5.7, "those behind never waited"

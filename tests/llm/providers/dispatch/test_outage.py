@@ -1,5 +1,5 @@
-"""Outages on a virtual clock and at real dead addresses: waited for, said, never booked as money, and ended in one line
-where there never was a provider."""
+"""Outages on a virtual clock and at real dead addresses: awaited, reported, never booked as money; without a provider
+from the start the run ends in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINUTE = 60.0
 
 
 class Absent:
-    """A provider that is away for some time of a virtual clock. `down`: what a call finds then, and a ping."""
+    """A provider that is away for some time of a virtual clock. `down`: the error of a call and of a ping then."""
 
     name = "openai"
 
@@ -69,7 +69,7 @@ def unsent() -> ProviderFault:
 
 
 def through(absent: Absent, loop: JumpingLoop, folder: Path, **policy: Any) -> list[list[str]]:
-    """20 conversations of 3 turns; what was said in each."""
+    """Play 20 conversations of 3 turns; return their replies."""
     settings = DispatchPolicy(mode="concurrent", max_concurrent=8, **policy)
     remote = ProviderRemote(
         absent, rate_of("openai", MODELS["openai"]), folder, settings, scope={}, clock=loop.clock, sync=lambda fd: None
@@ -135,7 +135,7 @@ def test_servers_that_answer_500_for_minutes_are_an_outage_and_no_request_is_giv
 
 
 def test_an_answer_to_a_call_under_way_ends_an_outage_that_has_just_begun(tmp_path: Path) -> None:
-    """As where one connection of eight was not made in time on a busy machine."""
+    """As when one connection of eight was late on a busy machine."""
     loop = JumpingLoop()
 
     class Late(Absent):
@@ -152,7 +152,7 @@ def test_an_answer_to_a_call_under_way_ends_an_outage_that_has_just_begun(tmp_pa
 
 
 def test_a_request_that_fails_alone_for_ever_is_given_up_as_before(tmp_path: Path) -> None:
-    """The provider is there (it is asked), so this is the request's own matter."""
+    """The provider answers a ping, so the fault is the request's own."""
     loop = JumpingLoop()
 
     class Poison(Absent):
@@ -192,7 +192,7 @@ def test_a_dead_address_ends_the_run_with_its_cause_and_a_bill_of_zero(
     with pytest.raises(EnvironmentFault, match=f"{provider}: no connection to .*check the network and the endpoint"):
         play(provider, tmp_path, mode=mode, reach_seconds=0.3, max_usd=0.01)
     assert rows_of(tmp_path, "lost") == []
-    # the cap holds nothing of it: the same command goes on once there is a provider
+    # the cap reserves nothing for it: the same command goes on once there is a provider
     with Emulator() as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)

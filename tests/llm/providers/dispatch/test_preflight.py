@@ -1,4 +1,4 @@
-"""The call before a run: what it is refused for ends the run with nothing else sent, and what it costs is counted."""
+"""The call before a run: its refusal ends the run with nothing else sent, and its cost is counted."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_parameter_that_the_model_does_not_know_stops_the_run_for_nothing(
         ) as told:
             play(provider, tmp_path, count=3, turns=1, mode=mode, preflight=True)
         assert not emulator.ledger().bills and not emulator.batches() and "\n" not in str(told.value)
-        # mended, the same command goes on
+        # once repaired, the same command goes on
         said = play(provider, tmp_path, count=3, turns=1, mode=mode, preflight=True)
         assert all("conversation" in turns[0] for turns in said) and len(emulator.ledger().bills) == 4
     assert not [row for row in rows_of(tmp_path) if row["row"] == "lost"]
@@ -117,7 +117,7 @@ def test_a_passing_fault_is_tried_again(provider: str, served: Serve, tmp_path: 
 
 
 class Talkative(OpenAI):
-    """A model that has to have room for more than a word."""
+    """A model that needs room for more than a word."""
 
     async def call(self, request: ProviderRequest) -> CallResult:
         if request.max_tokens < 50:

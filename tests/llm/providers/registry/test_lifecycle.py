@@ -1,4 +1,4 @@
-"""Lifecycles: dates against the SDKs' own, successors that live, and the words that are said."""
+"""Lifecycles: dates equal to the SDKs' own, successors that are current, and the messages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONFIGS = Path(__file__).parents[4] / "configs"
 
 
 def source(module: str, *parts: str) -> str:
-    """The text of an installed SDK's module, which is not imported."""
+    """Return the text of an installed SDK's module without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent.joinpath(*parts).with_suffix(".py").read_text()
 
 
 def sdk_dates() -> list[tuple[str, str, date]]:
-    """(provider, model, day) of every model whose end the installed SDKs announce."""
+    """Return (provider, model, day) of every model whose end the installed SDKs announce."""
     found = []
     text = source("openai", "types", "shared", "chat_model").partition("Deprecated values:")[2]
     for item in text.split("\n- "):
@@ -44,7 +44,7 @@ def sdk_dates() -> list[tuple[str, str, date]]:
 
 
 def test_every_end_that_the_installed_sdks_announce_stands_in_the_overlay() -> None:
-    """An upgrade of an SDK that announces another end fails here until the overlay says so too."""
+    """An upgrade of an SDK that announces another end fails here until the overlay has it too."""
     dates = [row for row in sdk_dates() if "audio" not in row[1]]
     assert len(dates) > 60
     wrong = {row: lifecycle_of(*row[:2]).retires for row in dates if lifecycle_of(*row[:2]).retires != row[2]}
@@ -52,7 +52,7 @@ def test_every_end_that_the_installed_sdks_announce_stands_in_the_overlay() -> N
 
 
 def test_every_successor_lives_and_has_a_price() -> None:
-    """None is one that has ended or whose end is announced, so that a chain ends."""
+    """No successor has ended or has an announced end, so that every chain ends."""
     for provider, days in overlay()["retirements"].items():
         for successors in days.values():
             for successor in successors:

@@ -5,32 +5,39 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r2v.emulator import Emulator, Lifecycle
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.providers.dispatch.batch_caching import BatchCaching
-from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
+from r2v.llm.providers.dispatch.batch_or_direct import BatchCaching, BatchOrDirect
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import LineSplitter, seconds_of
 from r2v.llm.providers.provider_requests import (
     ProviderRequest,
     RequestVerdict,
     canonical_json,
     make_request,
+    max_prompt_tokens,
     read_request,
 )
-from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
+from r2v.llm.providers.spending.budget import KnownCounts, SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState, result_row
 from r2v.llm.providers.verdicts import one_line
-from r2v.llm.types import Request
+from r2v.llm.types import ChatModel, Request
+from r2v.llm.waves import Waves
 from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
+from tests.llm.talk import MODELS, environment, play, remote
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 RATE = Rate(model="m", input=2.5, output=10.0, batch=0.5, cached=0.5, write_5m=1.0, write_1h=1.0)
@@ -269,3 +276,129 @@ def test_a_reservation_that_could_not_be_written_is_given_back(tmp_path: Path) -
         assert tracker.committed == 0.0
 
     asyncio.run(play())
+
+
+V1_MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-3-haiku"}
+RECORDED = Path(__file__).with_name("journal_v1")
+"""Per provider: the folder of a run of three conversations, killed in its second turn, and the emulator's folder of
+that moment; both written before rows and fields of this package were renamed. The second batch is the one in flight."""
+
+
+def record(provider: str, last_row: str, folder: Path) -> float:
+    """Copy a recorded run as it was right after the last row of this kind; return the time of its kill."""
+    shutil.copytree(RECORDED / provider, folder, dirs_exist_ok=True)
+    journal = folder / "journal" / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines]
+    last = max(number for number, row in enumerate(rows) if row["row"] == last_row)
+    journal.write_text("".join(lines[: last + 1]))
+    return max(row["at"] for row in rows if "at" in row) + 60.0
+
+
+@pytest.mark.parametrize("last_row", ["sending", "created", "ended", "answer"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_recorded_journal_is_resumed_and_nothing_is_paid_again(
+    provider: str, last_row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at = record(provider, last_row, tmp_path)
+    with Emulator(
+        folder=tmp_path / "emulator",
+        lifecycle=Lifecycle(polls=1),
+        clock=lambda: killed_at,
+        models=["claude-3-haiku-20240307"],
+    ) as emulator:
+        for name, value in environment(emulator).items():
+            monkeypatch.setenv(name, value)
+        turns = play(provider, tmp_path / "journal", count=3, turns=2, models=V1_MODELS)
+        paid = emulator.ledger()
+    assert [len(texts) for texts in turns] == [2] * 3
+    assert sorted(paid.paid().values()) == [1] * 6
+    assert len(paid.bills) == 6
+
+
+def test_a_journal_of_a_later_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
+    (tmp_path / "journal.jsonl").write_text('{"row":"open","version":2,"run":"0123abcd","scope":{}}\n')
+    with pytest.raises(InputError, match="is of version 2, this R2V writes 1"):
+        play("openai", tmp_path)
+
+
+WORDS, DIGITS = "many ordinary words of a page " * 60, "0123456789" * 180
+COUNTED_RATE = rate_of("openai", MODELS["openai"])
+
+
+def body(*texts: str) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+    return {"model": "m", "messages": [{"role": "system", "content": WORDS}, *messages]}
+
+
+def trusted() -> KnownCounts:
+    counts = KnownCounts()
+    for number in range(4):
+        counts.learn(body(f"task {number}"), 430)
+    return counts
+
+
+def test_what_was_counted_bounds_what_begins_like_it_and_bytes_bound_the_rest() -> None:
+    counts = KnownCounts()
+    counts.learn(body("task"), 430)
+    assert counts.at_most(body("task", "click", "page")) is None, "not relied on before it has held"
+    counts = trusted()
+    known = counts.at_most(body("task 1", "click", "page"))
+    assert known == 430 + max_prompt_tokens({"messages": [{"content": "click"}, {"content": "page"}]})
+    other = counts.at_most(body("another task"))
+    assert other == 430 + max_prompt_tokens({"messages": [{"content": "another task"}]}), "the same system prompt"
+    assert counts.at_most({"model": "n"} | {"messages": [{"role": "user", "content": "x"}]}) is None
+    assert counts.at_most({"prompt": "of a provider of one's own"}) is None
+
+
+def test_one_count_above_what_was_foreseen_ends_it_for_good() -> None:
+    counts = trusted()
+    counts.learn(body("task 1", "click", "page"), 9999)
+    assert counts.refuted and counts.at_most(body("task 1")) is None
+    counts.learn(body("task 1", "click", "page"), 10)
+    assert counts.at_most(body("task 1")) is None
+
+
+def bytes_are_tokens(text: str) -> int:
+    return len(text.encode())
+
+
+def digits_are_tokens(text: str) -> int:
+    """Count tokens, few until the page changes: an estimate by mean bytes per token would be wrong by a factor of
+    eight."""
+    return sum(letter.isdigit() for letter in text) + len(text) // 8
+
+
+async def agent(model: ChatModel, number: int) -> None:
+    messages = [Message(role="system", content=WORDS), Message(role="user", content=f"task {number}")]
+    for turn in range(5):
+        request = Request(messages=tuple(messages), key=("agent", number, turn), max_tokens=20)
+        said = (await model.reply(request)).text
+        page = DIGITS if turn >= 2 else WORDS
+        messages += [Message(role="assistant", content=said), Message(role="user", content=f"{turn} {page}")]
+
+
+@pytest.mark.parametrize("count", [None, bytes_are_tokens, digits_are_tokens])
+def test_no_tokenizer_crosses_the_cap(
+    count: Callable[[str], int] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cap = 0.02
+    with Emulator(
+        answer=lambda _: "click", lifecycle=Lifecycle(polls=1), **({"count": count} if count else {})
+    ) as served:
+        for name, value in environment(served).items():
+            monkeypatch.setenv(name, value)
+        waves = Waves(max_conversations=8)
+        model = waves.model(remote("openai", tmp_path, mode="concurrent", max_usd=cap, max_concurrent=4))
+        with pytest.raises(EnvironmentFault, match="max_usd") as stopped:
+            waves.run(partial(agent, model, number) for number in range(30))
+        bills = served.ledger().bills
+    tokens = [
+        (TokenCounts(fresh=one.tokens_in - one.cached_in, cached=one.cached_in, output=one.tokens_out)) for one in bills
+    ]
+    billed = sum(COUNTED_RATE.usd(one, batch=False) for one in tokens)
+    spent, next_usd = (float(usd) for usd in re.findall(r"\$(\d+\.\d{4})", str(stopped.value)))
+    assert spent - 1e-4 <= billed <= cap, "what was in flight when it stopped is paid too"
+    assert spent + next_usd > cap - 1e-4, "it does not stop while the next request fits"

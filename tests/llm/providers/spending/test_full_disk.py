@@ -1,5 +1,5 @@
-"""A disk that fills up while a project's ledger, claims and journals are written: whichever row is the first that does
-not fit, the process ends with one line, nothing that was paid is lost, and nothing is paid twice."""
+"""A disk that fills up while a project's ledger, claims and journals are written: whichever row is the first without
+room, the process ends with one line, no paid answer is lost, and nothing is paid twice."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from tests.llm.talk import environment, play
 from tests.trust import drawn
 
 FULL = 200
-"""Bytes that a file may have once the disk is full: a witness, which is replaced in place, and no entry of a ledger."""
+"""Bytes that a file may have once the disk is full: enough for a witness, which is replaced in place, but not for an
+entry of a ledger."""
 CAPS = {"max_usd": 1.0, "project_max_usd": 2.0}
 
 
 def fill_disk() -> None:
-    """From now on no file of this process grows."""
+    """Let no file of this process grow from now on."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def play_until_full(told: Connection, rows: int, provider: str, folder: Path, plan: dict[str, Any]) -> None:
-    """Play, on a disk that is full after so many syncs of the journal; tell how it ended."""
+    """Play, on a disk that is full after so many syncs of the journal; send the final message."""
     synced = 0
 
     def sync(descriptor: int) -> None:
@@ -53,7 +54,7 @@ def play_until_full(told: Connection, rows: int, provider: str, folder: Path, pl
 
 
 def on_a_disk_that_fills(rows: int, provider: str, folder: Path, **plan: Any) -> str:
-    """The line that a process of its own ends with; "" where it had written everything."""
+    """Return the line with which a separate process ends; "" if it had written everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.llm.talk", "openai", "anthropic"])
     ours, theirs = context.Pipe()
@@ -74,7 +75,7 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
 
 
 def require_whole(project: Path, line: str) -> None:
-    """One clear line, and a ledger that can be read."""
+    """Require one clear line, and a readable ledger."""
     assert not line or (line.startswith("cannot write ") and "make room" in line and "\n" not in line), line
     ledger = ProjectLedger(project)
     ledger.entries()
@@ -89,7 +90,7 @@ def require_whole(project: Path, line: str) -> None:
 def test_what_goes_in_batches_is_paid_once_whichever_row_does_not_fit(
     provider: str, rows: int, emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another payer of the project goes on where the full disk stopped the first, and then the first itself."""
+    """Another payer of the project continues where the full disk stopped the first, and then the first itself."""
     line = on_a_disk_that_fills(
         rows, provider, tmp_path / "first", **CAPS, project=tmp_path, urls=environment(emulator)
     )
@@ -107,7 +108,8 @@ def test_what_goes_in_batches_is_paid_once_whichever_row_does_not_fit(
 def test_a_call_whose_answer_does_not_fit_is_booked_and_said_to_be(
     rows: int, emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A direct call's answer exists nowhere else: it is paid again, never more than one for one, and never silently."""
+    """A direct call's answer exists nowhere else: it is paid again, at most once per lost answer, and never
+    silently."""
     plan: dict[str, Any] = {**CAPS, "project": tmp_path, "mode": "concurrent"}
     line = on_a_disk_that_fills(rows, "openai", tmp_path / "first", **plan, urls=environment(emulator))
     require_whole(tmp_path, line)

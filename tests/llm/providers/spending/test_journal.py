@@ -1,4 +1,4 @@
-"""The journal's places: each row is read back where it stands, whoever else waits for the same sync."""
+"""Positions in the journal: each row is read back from its own, whatever else waits for the same sync."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ LOST = {
 
 @pytest.mark.parametrize("what", LOST)
 def test_a_journal_that_lost_something_is_refused_and_stays_as_it_is(what: str, tmp_path: Path) -> None:
-    """Cut at a row's end it would read as a shorter journal, and what is missing would be paid for again."""
+    """Cut at a row's end it would read as a shorter journal, and the missing rows would be paid for again."""
     path = tmp_path / "journal"
     journal = opened(path)
     asyncio.run(journal.write({"row": "a"}, {"row": "b"}, {"row": "d"}))

@@ -1,4 +1,4 @@
-"""The project's ledger: what its journals come to, whatever becomes of the files."""
+"""The project's ledger: the sum of its journals, whatever happens to the files."""
 
 from __future__ import annotations
 

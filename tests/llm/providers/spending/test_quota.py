@@ -1,4 +1,5 @@
-"""A cap that several processes share: never passed on the emulator's bill, whatever fails and whoever is killed."""
+"""A cap shared by several processes: never exceeded on the emulator's bill, whatever fails and whichever process is
+killed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def billed(emulator: Emulator) -> float:
 
 
 async def side_by_side(project: Path, payers: list[str], count: int, **plan: object) -> list[BaseException | object]:
-    """As many processes as payers are named ask `count` different questions each."""
+    """Run one process per payer; each asks `count` different questions."""
 
     async def one(number: int, payer: str) -> object:
         waves = Waves(max_conversations=count)
@@ -75,7 +76,7 @@ def test_four_processes_never_pass_the_cap_and_come_close(
     shared: str, failing: bool, served: object, tmp_path: Path
 ) -> None:
     half = 0.5 * whole(served, tmp_path)
-    cap = half + (6 * WORST if failing else WORST)  # what is lost is booked at its worst case
+    cap = half + (6 * WORST if failing else WORST)  # lost calls are booked at their worst case
     emulator = served(*FAILING if failing else ())  # type: ignore[operator]
     payers = ["a"] * 4 if shared == "payer" else ["a", "b", "c", "d"]
     plan = {"max_usd": cap} if shared == "payer" else {"project_max_usd": cap}
@@ -138,7 +139,7 @@ def test_no_cap_is_set_beside_a_process_that_would_not_heed_it(served: object, t
 
 
 def test_models_of_one_process_share_its_quota(served: object, tmp_path: Path) -> None:
-    """Two models that wait for each other would hold on to shares of their own for ever."""
+    """Two models that wait for each other would keep shares of their own for ever."""
     emulator = served()  # type: ignore[operator]
     cap = 12 * WORST
 

@@ -1,6 +1,6 @@
-"""An unconfirmed batch is looked for among strangers' ones until it is found or known not to be there; and kill -9 at
-every journal point of a batch, under every ambiguous fault: the provider's ledger shows each question paid once, and no
-answer is lost."""
+"""An unconfirmed batch is searched for among foreign ones until it is found or known to be absent; and kill -9 at every
+journal point of a batch, under every ambiguous fault: the provider's ledger shows each request paid once, and no answer
+is lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ import pytest
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.ledger import turn_of
 from r2v.errors import LeaseConflict
-from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.reconcile import find_created_batch, newest_batch_id
-from r2v.llm.providers.dispatch.result_handler import WallClock
+from r2v.llm.providers.dispatch.batch_creation import find_created_batch, newest_batch_id
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy, WallClock
 from r2v.llm.providers.provider import BatchLimits, BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import ResultLine
 from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
@@ -38,19 +37,19 @@ KILLED = [
     for how in hows
 ]
 POINTS = range(1, 12)
-"""A batch that is made at once has 8 syncs (7 without an upload), one that is looked for has more."""
+"""Syncs: a batch that is made at once has 8 (7 without an upload), one that is searched for has more."""
 
 
 @dataclass
 class Account:
     """An account's batches and its clock, seen through the provider's protocol; no request leaves the process.
 
-    `listed` is what each further list shows, newest first, the last one again and again; a fault in it is raised.
+    `listed` gives each further list, newest first; the last one repeats; a fault in it is raised.
     """
 
     listed: list[list[BatchState] | ProviderFault]
     results_of: dict[str, list[str | None] | ProviderFault] = field(default_factory=dict)
-    """By batch: the custom_ids of its results, in order, or what asking for them raises. None: an unreadable line."""
+    """By batch: the custom_ids of its results, in order, or the fault of reading them. None: an unreadable line."""
     limits: BatchLimits = BatchLimits(requests=10, bytes=1000, endpoint="/v1", uploads=False)
     name: str = "account"
     time: float = 1000.0
@@ -83,7 +82,7 @@ class Account:
         self.time += seconds
 
     def find(self, *, reconcile_after: float = 60.0, **known: Any) -> BatchState | None:
-        """Look for a batch of two requests, sent at 1000 s, for at most 100 s after that."""
+        """Search for a batch of two requests, sent at 1000 s, for at most 100 s after that."""
         batch = JournalBatch(key="run-b0", count=2, sha256="", tokens=0, usd=0.1, began=990.0, sent_at=1000.0)
         batch.requests = dict.fromkeys(("run-c-0-0", "run-d-0-0"))  # type: ignore[assignment]
         for name, value in known.items():
@@ -106,7 +105,7 @@ BROKEN = ProviderFault("reset", kind="retry")
 
 
 def test_a_strangers_batch_of_as_many_requests_is_not_taken_for_ours() -> None:
-    """Made while our call was out: nothing but its results tells them apart."""
+    """Both were made during our call: only their results tell them apart."""
     stranger, ours = listed("stranger"), listed("ours")
     results: dict[str, Any] = {"stranger": ["other-x-0-0"], "ours": ["run-d-0-0", "run-c-0-0"]}
     account = Account(listed=[[stranger, ours]], results_of=results)
@@ -133,7 +132,7 @@ def test_a_batch_whose_sum_is_another_is_ours_by_its_custom_ids() -> None:
 
 
 def test_a_list_without_the_end_that_it_had_is_searched_by_sums() -> None:
-    """The newest batch before the call was deleted since: not all that the account ever ran can be read."""
+    """The newest batch before the call was deleted since, and the account's whole history cannot be read."""
     results: dict[str, Any] = {"ours": ["run-d-0-0"], "old": ["other-x-0-0"]}
     account = Account(listed=[[listed("old", 9), listed("ours"), listed("older", 8)]], results_of=results)
     found = account.find(newest="deleted")
@@ -271,7 +270,7 @@ def test_killed_at_every_point_and_each_question_is_paid_once(
 
 
 def test_a_process_that_dies_again_and_again_pays_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three turns, the process killed at its third sync each time until it comes through."""
+    """Three turns; the process is killed at its third sync each time until it succeeds."""
     with Emulator(lifecycle=Lifecycle(polls=2)) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
