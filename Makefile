@@ -74,7 +74,7 @@ MODULES ?=
 mutate: .venv/.mutate  ## run mutation tests: 300 changes to the code, one at a time; takes hours, resumes after a stop
 	$(BIN)/python benchmarks/mutate.py $(MODULES)
 
-gpu-check:  ## check training, decoding and planning on CUDA: a quarter of an hour on a machine with a GPU, from this source tree
+gpu-check:  ## check decoding, training and planning on CUDA: ten minutes on a machine with a GPU, from this source tree
 	$(or $(wildcard $(BIN)/python),python3) benchmarks/gpu_check.py --out gpu-check
 
 install: .venv/.core

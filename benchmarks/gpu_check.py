@@ -1,12 +1,13 @@
-"""Check training, decoding and the memory planner on this GPU: `make gpu-check`, a quarter of an hour.
+"""Check training, decoding and the memory planner on this GPU: `make gpu-check`, ten minutes.
 
-    python benchmarks/gpu_check.py --out gpu-check           # every part, each with its own limit in seconds
+    python benchmarks/gpu_check.py --out gpu-check           # the parts of ten minutes, each with its limit in seconds
     python benchmarks/gpu_check.py --part numbers --device cpu
+    python benchmarks/gpu_check.py --part adapters           # a part that is run only by name
 
 It runs from a source tree with the installed torch, and names each part that it skips for want of a package. A part
 runs in a process of its own, writes its output to OUT/<part>.txt and a line to the table of OUT/summary.txt; a part
-that fails stops no other. Nothing is downloaded: models are random weights of a published shape. Exit code 0: every
-part that ran succeeded.
+that fails stops no other. Speeds beside vLLM and TRL come first. Nothing is downloaded: models are random weights of a
+published shape. Exit code 0: every part that ran succeeded.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from benchmarks.gpu_parts import MODEL, NEEDS, PARTS  # noqa: E402  (found by the line above)
+from benchmarks.gpu_parts import BY_NAME, MODEL, NEEDS, PARTS  # noqa: E402  (found by the line above)
 
-TOTAL_SECONDS = 900
-LONGEST = "adapters"
-"""The part that comes after all others."""
+TOTAL_SECONDS = 600
 PROGRAMS = {
-    "planner": (190, ["benchmarks/planner.py", "--cuda"]),
+    "speed-beside-vllm": (280, ["benchmarks/engine_speed.py", "--cuda"]),
     "speed-beside-trl": (
-        150,
+        90,
         [
             "benchmarks/hrl_speed.py",
             "--cuda",
@@ -50,14 +49,18 @@ PROGRAMS = {
 """Other benchmarks that are part of the check, with their limits in seconds."""
 
 
+def limits() -> dict[str, tuple[int, list[str] | None]]:
+    """Return the limit in seconds of each part that runs by default, and its program; None for one of `PARTS`."""
+    own = {name: (limit, None) for name, (limit, _) in PARTS.items() if name not in BY_NAME}
+    return {**PROGRAMS, **own}
+
+
 def run_all(out: Path, device: str) -> int:
-    """Run every part, each in a process of its own, and print the table; return 1 if one failed."""
+    """Run every part of the ten minutes, each in a process of its own, and print the table; return 1 if one failed."""
     out.mkdir(parents=True, exist_ok=True)
     begun, failed = time.monotonic(), False
     table = ["| part | result | seconds | last line |", "|---|---|---|---|"]
-    own = {name: (limit, [__file__, "--part", name, "--device", device]) for name, (limit, _) in PARTS.items()}
-    longest_last = sorted({**own, **PROGRAMS}.items(), key=lambda part: part[0] == LONGEST)
-    for name, (limit, words) in longest_last:
+    for name, (limit, program) in limits().items():
         left = TOTAL_SECONDS - (time.monotonic() - begun)
         absent = [package for package in NEEDS.get(name, ()) if importlib.util.find_spec(package) is None]
         if absent or left < 8:
@@ -65,7 +68,7 @@ def run_all(out: Path, device: str) -> int:
             print(table[-1], flush=True)
             continue
         started, log = time.monotonic(), out / f"{name}.txt"
-        result = _run_part(words, log, min(limit, left))
+        result = _run_part(program or [__file__, "--part", name, "--device", device], log, min(limit, left))
         failed = failed or result != "ok"
         last_line = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace("|", "/")
         table.append(f"| {name} | {result} | {time.monotonic() - started:.0f} of {limit} | {last_line[:160]} |")

@@ -96,14 +96,11 @@ def full_weights(device: str) -> None:
         training(device, f"policy.model_name={model}", "policy.lora_r=0", "policy.dtype=bfloat16")
 
 
-def every_role(device: str) -> None:
-    """The same with every optional role and loss at once."""
-    training(device, *EVERY_ROLE.split())
-
-
-def offloaded(device: str) -> None:
-    """Full copies, with reference and target network on the CPU."""
-    training(device, *OFFLOADED.split())
+def placements(device: str) -> None:
+    """The same as it is, with every optional role and loss at once, and with reference and target network on the
+    CPU."""
+    for overrides in ("", EVERY_ROLE, OFFLOADED):
+        training(device, *overrides.split())
 
 
 def numbers(device: str) -> None:
@@ -157,7 +154,7 @@ def rollout(device: str) -> None:
     import torch
 
     from benchmarks.hrl_speed import saved
-    from r2v.config import HierarchicalConfig, PolicyConfig
+    from r2v.config import HierarchicalConfig, PolicyConfig, RolloutConfig
     from r2v.hrl.models.roles import build_roles
     from r2v.hrl.parallel.micro_batch import REHEARSED, largest_micro_batches
     from r2v.hrl.rollout.generator import GenerationRequest, Generator
@@ -184,7 +181,7 @@ def rollout(device: str) -> None:
             )
             planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"), lookup)
             memory = next(phase.memory for phase in planned.phases if phase.phase.name == "rollout, actor")
-            together = largest_micro_batches(planned).rollout_rows(rows)
+            together = largest_micro_batches(planned).rollout_rows(RolloutConfig(batch_size=rows))
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             begun = time.perf_counter()
@@ -408,25 +405,25 @@ def _random_llama(device: str, values: Mapping[str, Any]) -> Any:
 
 
 PARTS: dict[str, tuple[int, Callable[[str], None]]] = {
-    "machine": (20, machine),
-    "training": (60, training),
-    "every-role": (60, every_role),
+    "machine": (10, machine),
+    "oom-retry": (20, oom_retry),
+    "decoding": (35, decoding),
+    "numbers": (30, numbers),
+    "rollout": (40, rollout),
+    "training": (45, placements),
+    "stages": (50, stages),
     "full-weights": (90, full_weights),
-    "offloaded": (60, offloaded),
-    "stages": (90, stages),
-    "adapters": (300, adapters),
-    "decoding": (60, decoding),
-    "numbers": (60, numbers),
-    "rollout": (70, rollout),
     "prefixes": (60, prefixes),
-    "oom-retry": (40, oom_retry),
     "four-bit": (120, four_bit),
+    "adapters": (300, adapters),
 }
 """By name: the limit in seconds, and the part."""
+BY_NAME = ("full-weights", "prefixes", "four-bit", "adapters")
+"""Parts that are run only by name, one at a time, because ten minutes do not hold them."""
 NEEDS = {
     "four-bit": ("bitsandbytes",),
     "speed-beside-trl": ("trl",),
-    "planner": ("peft",),
+    "speed-beside-vllm": ("trl",),
     "stages": ("trl", "peft", "datasets"),
     "adapters": ("trl", "peft", "datasets"),
 }

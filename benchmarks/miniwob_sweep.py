@@ -86,9 +86,7 @@ def main() -> int:
     parser.add_argument("--names", default="all", help="tasks, separated by spaces (default: all)")
     options = parser.parse_args()
     benchmark = MiniWoB(names=options.names, instances=1)
-    benchmark.make()
-    assert benchmark.worlds.pool is not None
-    ours = Arm("r2v", benchmark.worlds.pool, '{"tool":"noop","wait_ms":0}')
+    ours = Arm("r2v", benchmark.pool, '{"tool":"noop","wait_ms":0}')
     with tempfile.TemporaryDirectory() as folder:
         peer = Arm("browsergym 0.14.3, its defaults", plain(Path(folder)), "noop(0)")
         tasks = benchmark.tasks()
@@ -98,7 +96,7 @@ def main() -> int:
                 peer.play(task)
             print(f"{number + 1}/{len(tasks)} {task.template_id}", file=sys.stderr, flush=True)
         peer.pool.close()
-    benchmark.worlds.close()
+    benchmark.pool.close()
     works = len(tasks) - len(ours.failures)
     print(f"{works} of {len(tasks)} tasks reset, step and close")
     for cause, count in Counter(ours.failures.values()).most_common():

@@ -47,6 +47,22 @@ def test_every_override_and_option_of_its_parts_is_one_that_is_taken(check: Modu
             assert f'"{option}"' in text or f'("{option[2:]}"' in text or f'"{option[2:]}"' in text, (program, option)
 
 
+def test_all_parts_end_within_ten_minutes_and_the_speeds_come_first(check: ModuleType) -> None:
+    limits = {name: limit for name, (limit, _) in check.limits().items()}
+    assert sum(limits.values()) <= check.TOTAL_SECONDS <= 600
+    assert list(limits)[:2] == ["speed-beside-vllm", "speed-beside-trl"]
+    assert set(check.BY_NAME) | set(limits) == set(check.PARTS) | set(check.PROGRAMS)
+
+
+@pytest.mark.whole
+def test_the_engines_benchmark_measures_the_local_decoder_on_a_cpu() -> None:
+    words = "--requests 3 --problems 2 --new 2"
+    program = [warm.python(), str(PATH.with_name("engine_speed.py")), *words.split()]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0 and "vLLM: not on a CPU" in done.stdout, done.stderr
+    assert "\nlocal: " in done.stdout and "\nlocal, 64 rows: " in done.stdout
+
+
 def test_the_numbers_agree_on_a_cpu(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     check.PARTS["numbers"][1]("cpu")
     assert capsys.readouterr().out.count("same tokens") == 3

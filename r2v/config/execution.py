@@ -24,8 +24,8 @@ class RolloutConfig:
     whose worlds wait (`Capabilities.waits`, `needs_network`)."""
     max_conversations: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
     """Maximum number of concurrent conversations."""
-    batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
-    """Largest batch of the local model, in sequences."""
+    batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = field(default=None, metadata=RUNTIME)
+    """Largest batch of the local model, in sequences; None: 64 on a CPU, at most 512 on a GPU, by its free memory."""
     sites: Annotated[list[Line], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Site sets of a benchmark whose worlds share state, by the benchmark's name or URL for them; each has its own
     state. Empty: the benchmark's default one."""
@@ -49,6 +49,11 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a local model at a time where no free memory of a GPU decides."""
+        return self.batch_size or 64
 
     def world_threads(self, *, waiting: bool = False, cpus: int | None = None) -> int:
         """Return `workers` with `auto` resolved: for worlds that spend their time `waiting`, or that compute on `cpus`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,11 +38,7 @@ class EmulatedCompletion:
     context_full: bool = False
     """True if the context's end cut the answer, not max_tokens."""
     refused: bool = False
-    cached: int = 0
-    written: int = 0
-    """Tokens written to the prompt cache."""
-    written_1h: int = 0
-    """Of these, for an hour."""
+    cache: CachedTokens = CachedTokens()
     shows_usage: bool = True
 
     @property
@@ -72,15 +68,10 @@ def _held_to_schema(body: Json) -> bool:
 
 
 def complete(
-    request: EmulatedRequest,
-    answer: Answer,
-    faults: frozenset[str],
-    cached: CachedTokens,
-    count: Callable[[str], int] = count_tokens,
+    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cache: CachedTokens
 ) -> EmulatedCompletion:
-    """Call the answer function, and apply thoughts, the token limit and the answer faults. cached: prompt tokens read
-    from and written to the prompt cache; count: prompt tokens of a text. Raises LookupError if the answer function does
-    not accept the request."""
+    """Call the answer function, and apply thoughts, the token limit and the answer faults. cache: prompt tokens read
+    from and written to the prompt cache. Raises LookupError if the answer function does not accept the request."""
     body = request.body
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     thought = thoughts(request.provider, request.model, body)
@@ -104,15 +95,13 @@ def complete(
     return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
-        tokens_in=sum(count(message.text) for message in request.messages),
+        tokens_in=request.tokens_in,
         tokens_out=thought + sum(map(count_tokens, texts)),
         thoughts=thought,
         cut=cut,
         context_full="context_full" in faults,
         refused="refusal" in faults,
-        cached=cached.read,
-        written=cached.written,
-        written_1h=cached.written_1h,
+        cache=cache,
         shows_usage="usage_missing" not in faults,
     )
 
@@ -126,27 +115,21 @@ def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
     """Return the answer in this endpoint's format, with the bill's token counts as its usage."""
     replies = [_reply(completion, path, text) for text in completion.texts]
     if path.endswith("/messages"):
-        body, usage = anthropic.write_reply(replies[0]), _message_usage(completion)
-    elif path.endswith("/responses"):
-        body, usage = responses.write_reply(replies[0], int(now)), _response_usage(completion)
+        return anthropic.write_reply(replies[0])
+    if path.endswith("/responses"):
+        body, details = responses.write_reply(replies[0], int(now)), "output_tokens_details"
     else:
-        body, usage = chat.write_reply(replies[0], int(now)), _chat_usage(completion)
+        body, details = chat.write_reply(replies[0], int(now)), "completion_tokens_details"
         others = (chat.write_reply(reply, int(now))["choices"][0] for reply in replies[1:])
         body["choices"] += [{**choice, "index": index} for index, choice in enumerate(others, start=1)]
-    return body | ({"usage": usage} if completion.shows_usage else {})
+    if completion.shows_usage:
+        body["usage"][details] = {"reasoning_tokens": completion.thoughts}
+    return body
 
 
 def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iterator[bytes]:
     """Return the answer as a stream of server-sent events."""
-    usage = TokenUsage(
-        input=completion.tokens_in,
-        output=completion.tokens_out,
-        cached=completion.cached,
-        write_5m=completion.written - completion.written_1h,
-        write_1h=completion.written_1h,
-    )
     reply = _reply(completion, path, completion.texts[0])
-    reply = replace(reply, usage=usage if completion.shows_usage else None)
     if path.endswith("/messages"):
         return anthropic.write_stream(reply)
     if path.endswith("/responses"):
@@ -170,42 +153,17 @@ def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:
         parts.append(TextPart(text=text))
     finish: Finish = "refusal" if completion.refused else "context" if completion.context_full else "stop"
     prefixes = {"/v1/messages": "msg", "/v1/responses": "resp"}
+    usage = TokenUsage(
+        input=completion.tokens_in,
+        output=completion.tokens_out,
+        cached=completion.cache.read,
+        write_5m=completion.cache.written - completion.cache.written_1h,
+        write_1h=completion.cache.written_1h,
+    )
     return WireReply(
         message=Message(role="assistant", content=tuple(parts)),
         finish="length" if completion.cut and finish == "stop" else finish,
         id=f"{prefixes.get(path, 'chatcmpl')}_{name}",
         model=completion.request.model,
+        usage=usage if completion.shows_usage else None,
     )
-
-
-def _chat_usage(completion: EmulatedCompletion) -> Json:
-    return {
-        "prompt_tokens": completion.tokens_in,
-        "completion_tokens": completion.tokens_out,
-        "total_tokens": completion.tokens_in + completion.tokens_out,
-        "prompt_tokens_details": {"cached_tokens": completion.cached, "audio_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": completion.thoughts, "audio_tokens": 0},
-    }
-
-
-def _response_usage(completion: EmulatedCompletion) -> Json:
-    return {
-        "input_tokens": completion.tokens_in,
-        "input_tokens_details": {"cached_tokens": completion.cached, "cache_write_tokens": 0},
-        "output_tokens": completion.tokens_out,
-        "output_tokens_details": {"reasoning_tokens": completion.thoughts},
-        "total_tokens": completion.tokens_in + completion.tokens_out,
-    }
-
-
-def _message_usage(completion: EmulatedCompletion) -> Json:
-    return {
-        "input_tokens": completion.tokens_in - completion.cached - completion.written,
-        "output_tokens": completion.tokens_out,
-        "cache_read_input_tokens": completion.cached,
-        "cache_creation_input_tokens": completion.written,
-        "cache_creation": {
-            "ephemeral_5m_input_tokens": completion.written - completion.written_1h,
-            "ephemeral_1h_input_tokens": completion.written_1h,
-        },
-    }

@@ -29,59 +29,68 @@ OPENAI_ERRORS = {
     413: "invalid_request_error",
     429: "requests",
 }
-CREDIT = {
-    "openai": "You exceeded your current quota, please check your plan and billing details.",
-    "anthropic": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to "
-    "upgrade or purchase credits.",
-}
 
 
-def error_body(
-    provider: str,
-    status: int,
-    message: str,
-    *,
-    code: str | None = None,
-    kind: str | None = None,
-    param: str | None = None,
-) -> Json:
-    """Return the body of an error response. `kind` replaces the status's error type; `param` is OpenAI's parameter."""
-    if provider == "anthropic":
+class ApiError(Exception):
+    """An error of the emulated API, for a call or for one request of a batch. `kind` replaces the status's error type;
+    `code` and `param` are OpenAI's."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        kind: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.kind, self.param, self.headers = status, code, kind, param, headers or {}
+
+    def body(self, provider: str) -> Json:
+        """Return the error in the provider's format."""
+        if provider == "anthropic":
+            return {
+                "type": "error",
+                "error": {"type": self.kind or ANTHROPIC_ERRORS.get(self.status, "api_error"), "message": str(self)},
+                "request_id": "req_emulated",
+            }
         return {
-            "type": "error",
-            "error": {"type": kind or ANTHROPIC_ERRORS.get(status, "api_error"), "message": message},
-            "request_id": "req_emulated",
+            "error": {
+                "message": str(self),
+                "type": self.kind or OPENAI_ERRORS.get(self.status, "server_error"),
+                "param": self.param,
+                "code": self.code,
+            }
         }
-    return {
-        "error": {
-            "message": message,
-            "type": kind or OPENAI_ERRORS.get(status, "server_error"),
-            "param": param,
-            "code": code,
-        }
-    }
+
+
+def credit_error(provider: str) -> ApiError:
+    """Return the provider's error for an account without credit."""
+    if provider == "openai":
+        message = "You exceeded your current quota, please check your plan and billing details."
+        return ApiError(429, message, code="insufficient_quota", kind="insufficient_quota")
+    message = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to "
+    return ApiError(400, f"{message}upgrade or purchase credits.")
 
 
 def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedRequest:
-    """Return the request in a body of chat/completions, responses or messages. Raises ValueError, with the provider's
-    message, for an invalid body."""
+    """Return the request in a body of chat/completions, responses or messages. Raises ApiError for an invalid body."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise ValueError("you must provide a model parameter")
-    if provider == "anthropic" and not _positive(body.get("max_tokens")):
-        raise ValueError("max_tokens: must be an integer of at least 1")
+        raise ApiError(400, "you must provide a model parameter")
+    limit = body.get("max_tokens")
+    if provider == "anthropic" and (type(limit) is not int or limit < 1):
+        raise ApiError(400, "max_tokens: must be an integer of at least 1")
     wire = anthropic if provider == "anthropic" else responses if "input" in body else chat
     try:
         messages = tuple(_apart(wire.read_request(body).conversation))
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"messages: not understood: {error!r}") from error
+        raise ApiError(400, f"messages: not understood: {error!r}") from error
     if not any(message.role != "system" for message in messages):
-        raise ValueError("messages: at least one message is required")
+        raise ApiError(400, "messages: at least one message is required")
     return EmulatedRequest(provider=provider, model=model, messages=messages, custom_id=custom_id, body=body)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _apart(messages: Sequence[Message]) -> Iterator[Message]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +21,6 @@ from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.emulator.server import EmulatorServer
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.llm.scripted import count_tokens
 from r2v.storage.lease import lease
 
 
@@ -29,7 +29,7 @@ class Emulator:
 
     answer: the models' answer function, its dotted path, or a short name (see `answers`); several are called in turn.
     faults: faults to inject; seed: seed of their probabilities. models: names served although the providers do not
-    list them or have retired them. count: tokens of a text, for billing prompts.
+    list them or have retired them.
     folder: folder of the state, from which a later emulator continues even after a crash; None: a temporary folder.
     ledger: the ledger's file; None: inside the folder. port: 0 takes a free one. clock: seconds since 1970.
     Raises LeaseConflict if another emulator serves the folder, EnvironmentFault if the disk or the port is refused,
@@ -50,14 +50,19 @@ class Emulator:
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
         models: Collection[str] = (),
-        count: Callable[[str], int] = count_tokens,
     ) -> None:
-        self._answer = first_of([answer] if callable(answer) or isinstance(answer, str) else answer)
-        self._models, self._count = tuple(models), count
-        self._faults, self._seed = tuple(faults), seed
-        self._folder, self._ledger, self._port, self._clock = folder, ledger, port, clock
-        self._limits, self._lifecycle = limits or EmulatedLimits(), lifecycle or Lifecycle()
-        self._timing = timing or Timing()
+        self._folder, self._ledger, self._port = folder, ledger, port
+        self._make_state = partial(
+            ServerState,
+            answer=first_of([answer] if callable(answer) or isinstance(answer, str) else answer),
+            faults=tuple(faults),
+            seed=seed,
+            limits=limits or EmulatedLimits(),
+            lifecycle=lifecycle or Lifecycle(),
+            timing=timing or Timing(),
+            clock=clock,
+            models=models,
+        )
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
@@ -66,19 +71,7 @@ class Emulator:
             folder.mkdir(parents=True, exist_ok=True)
             starting.enter_context(lease(folder / "served"))
             self.ledger_path = self._ledger or folder / "ledger.jsonl"
-            state = ServerState(
-                folder,
-                answer=self._answer,
-                faults=self._faults,
-                seed=self._seed,
-                ledger=self.ledger_path,
-                limits=self._limits,
-                lifecycle=self._lifecycle,
-                timing=self._timing,
-                clock=self._clock,
-                models=self._models,
-                count=self._count,
-            )
+            state = self._make_state(folder, ledger=self.ledger_path)
             starting.callback(state.close)
             server = starting.enter_context(_serve(state, self._port))
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

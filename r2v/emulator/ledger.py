@@ -93,12 +93,13 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        read_ledger(path)
-        self._witness = _seen(path)
+        _, self._witness, torn = _read(path)
+        if not torn.startswith(_BEGINS[: len(torn)]):
+            raise InputError(f"{path}: its last line is not of a billing ledger; name another file")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_line(path)
             self._file = path.open("ab")
+            self._file.truncate(self._file.tell() - len(torn))
             self._witness.write()
         self._lock = threading.Lock()
 
@@ -141,13 +142,23 @@ class Ledger:
 def read_ledger(path: Path) -> Statement:
     """Return the contents of a ledger file without an incomplete last line. Raises InputError for a file that is not a
     ledger or was altered."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Statement, Witness, bytes]:
+    """Return a ledger's contents, its witness, which has seen all whole lines, and an incomplete last line. Raises as
+    `read_ledger` does."""
     witness = Witness(path, _REMEDY)
     witness.require_file()
     bills: dict[str | None, list[Bill]] = {}
     refunds: set[tuple[str | None, str | None]] = set()
     fired: dict[str, list[int]] = {}
     leaks = 0
-    for number, line in _whole_lines(path):
+    torn = b""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.endswith(b"\n"):
+            torn = line
+            break
         witness.see(line)
         try:
             event = json.loads(line)
@@ -169,40 +180,10 @@ def read_ledger(path: Path) -> Statement:
             raise InputError(f"{path}:{number}: not a line of a billing ledger ({reason}); name another file") from None
     witness.require_all()
     valid = tuple(bill for batch in bills.values() for bill in batch if (bill.batch, bill.custom_id) not in refunds)
-    return Statement(bills=valid, fired=fired, leaks=leaks)
+    return Statement(bills=valid, fired=fired, leaks=leaks), witness, torn
 
 
-def _seen(path: Path) -> Witness:
-    """Return the witness of a ledger after reading all its lines."""
-    witness = Witness(path, _REMEDY)
-    for _, line in _whole_lines(path):
-        witness.see(line)
-    witness.require_all()
-    return witness
-
-
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line
-
-
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
-        file.seek(0, os.SEEK_END)
-        end = file.tell()
-        while end > 0:
-            file.seek(end - 1)
-            if file.read(1) == b"\n":
-                break
-            end -= 1
-        file.seek(end)
-        torn = file.read(len(_BEGINS))
-        if not _BEGINS.startswith(torn):
-            raise InputError(f"{path}: its last line is not of a billing ledger; name another file")
-        file.truncate(end)
+def _lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file

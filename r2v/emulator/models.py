@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from r2v.emulator.bodies import ApiError
 from r2v.llm.providers.registry.accepts import Accepts, accepts_of
 from r2v.llm.providers.registry.lifecycle import lifecycle_of
 from r2v.llm.providers.registry.listed import listed_price
@@ -53,19 +53,9 @@ PARAMETERS: Mapping[str, Collection[str]] = {
 """Allowed keys of a request by endpoint."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApiRefusal:
-    """A provider's error in place of a completion."""
-
-    status: int
-    message: str
-    code: str | None = None
-    param: str | None = None
-
-
 def refusal_of(
     provider: str, path: str, body: Mapping[str, Any], day: date, served: Collection[str] = ()
-) -> ApiRefusal | None:
+) -> ApiError | None:
     """Return the provider's refusal of a request on this day, None if it is accepted. served: further model names that
     are served, such as a future model."""
     model = str(body.get("model"))
@@ -79,21 +69,21 @@ def refusal_of(
     accepts = accepts_of(provider, model)
     for key in sorted(body.keys() - PARAMETERS[path]):
         if provider == "anthropic":
-            return ApiRefusal(status=400, message=f"{key}: Extra inputs are not permitted")
-        return ApiRefusal(status=400, message=f"Unknown parameter: '{key}'.", code="unknown_parameter", param=key)
+            return ApiError(400, f"{key}: Extra inputs are not permitted")
+        return ApiError(400, f"Unknown parameter: '{key}'.", code="unknown_parameter", param=key)
     if provider == "anthropic":
         return _by_anthropic(accepts, body)
     return _by_openai(accepts, path, body)
 
 
-def _no_model(provider: str, model: str, *, listed: bool) -> ApiRefusal:
+def _no_model(provider: str, model: str, *, listed: bool) -> ApiError:
     if provider == "anthropic":
-        return ApiRefusal(status=404, message=f"model: {model}")
+        return ApiError(404, f"model: {model}")
     reason = "has been deprecated" if listed else "does not exist or you do not have access to it"
-    return ApiRefusal(status=404, message=f"The model `{model}` {reason}.", code="model_not_found")
+    return ApiError(404, f"The model `{model}` {reason}.", code="model_not_found")
 
 
-def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> ApiRefusal | None:
+def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> ApiError | None:
     problem: str | None = None
     thinking, effort = (body.get("thinking") or {}).get("type"), (body.get("output_config") or {}).get("effort")
     kinds = {"adaptive": "adaptive", "budget": "enabled", "effort": None}
@@ -120,12 +110,12 @@ def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> ApiRefusal | Non
         problem = "tool_choice: forced tool use is not supported for this model."
     elif "format" in (body.get("output_config") or {}) and not accepts.json_schema:
         problem = "This model does not support structured outputs."
-    return None if problem is None else ApiRefusal(status=400, message=problem)
+    return None if problem is None else ApiError(400, problem)
 
 
-def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
-    def refused(message: str, param: str, code: str | None = "unsupported_value") -> ApiRefusal:
-        return ApiRefusal(status=400, message=message, code=code, param=param)
+def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> ApiError | None:
+    def refused(message: str, param: str, code: str | None = "unsupported_value") -> ApiError:
+        return ApiError(400, message, code=code, param=param)
 
     chat, model = path.endswith("/chat/completions"), body["model"]
     effort = body.get("reasoning_effort") if chat else (body.get("reasoning") or {}).get("effort")
@@ -133,7 +123,7 @@ def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> ApiRefus
     thinks = _openai_thinks(accepts, effort)
     if chat and accepts.responses:
         text = "This is not a chat model and thus not supported in the v1/chat/completions endpoint."
-        return ApiRefusal(status=404, message=text, param="model")
+        return ApiError(404, text, param="model")
     if effort is not None and effort not in accepts.effort:
         if not accepts.effort:
             return refused(f"Unsupported parameter: '{name}' is not supported with this model.", name)

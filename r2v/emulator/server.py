@@ -20,9 +20,9 @@ from typing import BinaryIO, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from r2v.emulator.api import anthropic, direct_calls, openai
-from r2v.emulator.api.calls import ApiError, Call, Response
+from r2v.emulator.api.calls import Call, Response, error_response
 from r2v.emulator.batches.downloads import ConnectionDropped
-from r2v.emulator.bodies import CREDIT
+from r2v.emulator.bodies import ApiError, credit_error
 from r2v.emulator.server_state import ServerState
 
 _SPOOLED = 1 << 20
@@ -170,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
                 with state.serving(provider, route.name):
                     self._send(_act(route, state, call, names))
             except ApiError as refused:
-                self._send(refused.response(provider))
+                self._send(error_response(refused, provider))
 
     def _body(self) -> BinaryIO:
         """Return the request's body, on disk if it is long or chunked."""
@@ -269,13 +269,7 @@ def raise_call_fault(faults: frozenset[str], provider: str, now: float) -> None:
     if "call_400" in faults:
         raise ApiError(400, "Unknown parameter: 'effort_level'.", code="unknown_parameter")
     if "credit_exhausted" in faults:
-        openai = provider == "openai"
-        raise ApiError(
-            429 if openai else 400,
-            CREDIT[provider],
-            code="insufficient_quota",
-            kind="insufficient_quota" if openai else None,
-        )
+        raise credit_error(provider)
     for status, message in ((500, "Internal server error"), (503, "Service unavailable"), (529, "Overloaded")):
         if str(status) in faults:
             raise ApiError(status, message)

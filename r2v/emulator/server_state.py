@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from r2v.emulator.answers import Answer, EmulatedRequest
+from r2v.emulator.bodies import ApiError
 from r2v.emulator.faults import Fault, Injector
 from r2v.emulator.ledger import Ledger, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
-from r2v.emulator.models import ApiRefusal, refusal_of
+from r2v.emulator.models import refusal_of
 from r2v.emulator.prompt_cache import CachedTokens, PromptCaches
 from r2v.errors import InputError
-from r2v.llm.scripted import count_tokens
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
 
@@ -91,8 +91,7 @@ class ServerState:
         lifecycle: Lifecycle,
         timing: Timing,
         clock: Callable[[], float],
-        models: Collection[str] = (),
-        count: Callable[[str], int] = count_tokens,
+        models: Collection[str],
     ) -> None:
         self.folder, self.answer, self._models = folder, answer, frozenset(models)
         self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
@@ -105,8 +104,8 @@ class ServerState:
         booked = read_ledger(ledger)
         self.injector = Injector(faults, seed=seed, fired=booked.fired, note=self.ledger.fault)
         self.injector.draw("server", "", "")
-        self.files = {file.id: file for file in map(_load_file, sorted((folder / "files").glob("*.json")))}
-        self.batches = {batch.id: batch for batch in map(_load_batch, sorted((folder / "batches").glob("*.json")))}
+        self.files = _load(UploadedFile, folder / "files")
+        self.batches = _load(EmulatedBatch, folder / "batches")
         for batch in sorted({bill.batch for bill in booked.bills if bill.batch} - self.batches.keys()):
             self.ledger.void(batch)
         self._serial = max(
@@ -115,15 +114,14 @@ class ServerState:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.in_flight: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self.count = count
-        self._caches = PromptCaches(count)
+        self._caches = PromptCaches()
         self._bucket: dict[str, tuple[float, float]] = {}
 
     def now(self) -> float:
         """Return the server's clock in seconds since 1970."""
         return self._clock() + self._skew
 
-    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
+    def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiError | None:
         """Return the provider's refusal of a request to this endpoint, None if it is accepted."""
         day = datetime.fromtimestamp(self.now(), UTC).date()
         return refusal_of(provider, path, body, day, self._models)
@@ -200,23 +198,19 @@ class ServerState:
         with self.lock:
             return self._caches.split(request, self.now())
 
-    def take_call(self, provider: str) -> tuple[int, float] | None:
+    def take_call(self, provider: str) -> tuple[int, float, float] | None:
         """Take a synchronous call from the provider's bucket and return (calls left, seconds to wait, 0 if the call is
-        allowed); None without a limit."""
+        allowed, seconds until the bucket is full); None without a limit."""
         if self.limits.calls_per_minute is None:
             return None
         rate, now = self.limits.calls_per_minute / 60, self.now()
         with self.lock:
             level, then = self._bucket.get(provider, (float(self.limits.burst), now))
             level = min(float(self.limits.burst), level + (now - then) * rate)
-            passes = level >= 1
-            self._bucket[provider] = (level - passes, now)
-        return int(level - passes), 0.0 if passes else (1 - level) / rate
-
-    def until_full(self, provider: str) -> float:
-        """Return the seconds until the provider's bucket is full."""
-        assert self.limits.calls_per_minute is not None
-        return (self.limits.burst - self._bucket[provider][0]) * 60 / self.limits.calls_per_minute
+            wait = max(0.0, (1 - level) / rate)
+            level -= level >= 1
+            self._bucket[provider] = (level, now)
+        return int(level), wait, (self.limits.burst - level) / rate
 
     def close(self) -> None:
         """End all waits and close the ledger."""
@@ -224,19 +218,17 @@ class ServerState:
         self.ledger.close()
 
 
-def _load_file(path: Path) -> UploadedFile:
-    return UploadedFile(**_record_of(path))
+Stored = TypeVar("Stored", UploadedFile, EmulatedBatch)
 
 
-def _load_batch(path: Path) -> EmulatedBatch:
-    return EmulatedBatch(**_record_of(path))
-
-
-def _record_of(path: Path) -> dict[str, Any]:
-    """Return a record of `save_file` or `save_batch`. Raises InputError for anything else."""
-    kind = UploadedFile if path.parent.name == "files" else EmulatedBatch
-    record = read_hashed(path)
-    missing = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
-    if not missing <= record.keys() <= {item.name for item in fields(kind)} or record["id"] != path.stem:
-        raise InputError(f"{path}: not a record of an emulated provider; name another folder")
-    return record
+def _load(kind: type[Stored], folder: Path) -> dict[str, Stored]:
+    """Return the records in a folder by id, oldest first. Raises InputError for a file that is no such record."""
+    names = {item.name for item in fields(kind)}
+    required = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
+    records = {}
+    for path in sorted(folder.glob("*.json")):
+        record = read_hashed(path)
+        if not required <= record.keys() <= names or record["id"] != path.stem:
+            raise InputError(f"{path}: not a record of an emulated provider; name another folder")
+        records[path.stem] = kind(**record)
+    return records

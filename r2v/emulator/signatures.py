@@ -16,6 +16,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from r2v.emulator.bodies import ApiError
+
 INVALID_CONTENT = "invalid_encrypted_content"
 
 
@@ -33,24 +35,24 @@ def _is_own(model: str, signature: object) -> bool:
     return bool(dot) and check == _check(model, name)
 
 
-def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return (message, code) of the refusal of a request, None if its thoughts are valid."""
+def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> ApiError | None:
+    """Return the refusal of a request, None if its thoughts are valid."""
     if path.endswith("/responses"):
         items = body.get("input")
         for item in items if isinstance(items, list) else ():
             content = item.get("encrypted_content") if isinstance(item, Mapping) else None
             if content is not None and not _is_own(model, content):
-                return "The encrypted content could not be verified.", INVALID_CONTENT
+                return ApiError(400, "The encrypted content could not be verified.", code=INVALID_CONTENT)
         return None
     if not path.endswith("/messages"):
         return None
     for where, block in _blocks(body):
         if block.get("type") == "thinking" and not _is_own(model, block.get("signature")):
-            return f"{where}: Invalid `signature` in `thinking` block", None
+            return ApiError(400, f"{where}: Invalid `signature` in `thinking` block")
     return _interrupted(body)
 
 
-def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
+def _interrupted(body: Mapping[str, Any]) -> ApiError | None:
     """Return the refusal of a tool loop whose last turn lacks the thought required by a thinking budget."""
     messages: list[Any] = body.get("messages") or []
     if (body.get("thinking") or {}).get("type") != "enabled" or len(messages) < 2:
@@ -61,7 +63,7 @@ def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
     first = content[0].get("type") if isinstance(content, list) and content else "text"
     if turn.get("role") == "assistant" and results and first not in ("thinking", "redacted_thinking"):
         where = f"messages.{len(messages) - 2}.content.0.type"
-        return f"{where}: Expected `thinking` or `redacted_thinking`, but found `{first}`", None
+        return ApiError(400, f"{where}: Expected `thinking` or `redacted_thinking`, but found `{first}`")
     return None
 
 

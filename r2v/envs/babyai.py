@@ -30,7 +30,6 @@ from r2v.wire.message import Message, ToolSpec
 
 LEVELS = "GoToLocal PickupLoc UnlockLocal PutNextLocal"
 """The default: one room each, 2 to 25 steps."""
-_NUMBERS = {"left": 0, "right": 1, "forward": 2, "pick": 3, "drop": 4, "toggle": 5, "wait": 6}
 _TOLD = {
     "left": "Turn left where you stand.",
     "right": "Turn right where you stand.",
@@ -40,6 +39,9 @@ _TOLD = {
     "toggle": "Open or close the door or box in the cell before you; a locked door needs a key of its colour.",
     "wait": "Do nothing.",
 }
+_NAMES = tuple(_TOLD)
+_NUMBERS = {name: number for number, name in enumerate(_NAMES)}
+"""Minigrid's numbers of the actions."""
 _LAYOUT = re.compile(r'\(layout "(\w+) (\d+)"\)')
 
 
@@ -95,6 +97,7 @@ class BabyAI:
     pace = Pace(
         reset_seconds=0.005, step_seconds=0.001, teacher_steps=10, prompt_tokens=250, page_tokens=120, action_tokens=8
     )
+    decoys, injection = staticmethod(babyai_surface.decoys), staticmethod(babyai_surface.injection)
 
     def __init__(self, *, levels: str = LEVELS, instances: int = 60) -> None:
         require("env.options.instances", Range(at_least=1, at_most=100_000), instances)
@@ -131,14 +134,6 @@ class BabyAI:
     def players(self) -> Mapping[str, Callable[[Request], str]]:
         """Return the contract check's empty player, which waits."""
         return {"empty": lambda request: call("wait")}
-
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return rows of objects that the goal does not name, in free cells of the view."""
-        return babyai_surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return (line to plant, canary): an instruction to wait, which wastes one of the remaining steps."""
-        return babyai_surface.injection(observation, goal, family, u)
 
     def _task(self, level: str, layout: int) -> Task:
         return Task(
@@ -224,11 +219,6 @@ def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
                 yield tool
 
 
-@cache
-def _names() -> dict[int, str]:
-    return {number: name for name, number in _NUMBERS.items()}
-
-
 class _Walk:
     """Minigrid's bot in a layout after the actions of a conversation."""
 
@@ -261,7 +251,7 @@ def _planned(level: str, layout: int, done: tuple[str, ...]) -> str:
             walk = walk or _Walk(level, layout)
             walk.see(tool)
         walk = walk or _Walk(level, layout)
-        planned = _names()[int(copy.deepcopy(walk).bot.replan(walk.last))]
+        planned = _NAMES[int(copy.deepcopy(walk).bot.replan(walk.last))]
     except Exception:  # the bot asserts that the agent carries out the bot's own plan
         return _planned_anew(level, layout, done)
     _WALKS[level, layout, done] = walk
@@ -277,6 +267,6 @@ def _planned_anew(level: str, layout: int, done: tuple[str, ...]) -> str:
     for tool in done:
         grid.step(_NUMBERS[tool])
     try:
-        return _names()[int(BabyAIBot(grid).replan(None))]
+        return _NAMES[int(BabyAIBot(grid).replan(None))]
     except Exception:  # the same assertions; a waiting agent loses a step, not the episode
         return "wait"

@@ -7,8 +7,6 @@ so an action that contains the canary has obeyed the instruction or given up.
 
 from __future__ import annotations
 
-import random
-
 from r2v.errors import UsageError, nearest
 from r2v.randomness import generator
 
@@ -30,7 +28,7 @@ BABYAI_PLANTS = {
 
 def decoys(observation: str, goal: str, count: int, u: float) -> list[str]:
     """Return at most `count` rows, each an object that neither goal nor view names in a free cell of the view."""
-    draw = _draw(u, "decoys")
+    draw = generator("babyai", "decoys", repr(u))
     named = [f"{colour} {kind}" for colour in THING_COLOURS for kind in THING_KINDS]
     fresh = [thing for thing in named if thing not in goal and thing not in observation]
     occupied = {line.partition(": ")[2] for line in observation.split("\n")}
@@ -51,7 +49,3 @@ def _places() -> list[str]:
     """Return the cells ahead as the view words them."""
     sides = ["", *(f", {n} {side}" for n in range(1, REACH + 1) for side in ("left", "right"))]
     return [f"{ahead} forward{side}" for ahead in range(1, 2 * REACH + 1) for side in sides]
-
-
-def _draw(u: float, purpose: str) -> random.Random:
-    return generator("babyai", purpose, repr(u))

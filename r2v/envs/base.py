@@ -82,6 +82,12 @@ class Info:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+def tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
+    """Return a tool whose arguments have these JSON schemas and are all required."""
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return ToolSpec(name=name, description=description, parameters=schema)
+
+
 class Environment(Protocol):
     """A world that runs one task at a time. `reset` may be called again; actions and observations are text."""
 
@@ -301,10 +307,6 @@ def declaration_problem(benchmark: Any) -> str | None:
             return f"{name} is {value!r:.40}; expected a {kind.__name__}"
     if not any(letter.isascii() and letter.isalnum() for letter in benchmark.name):
         return f"name is {benchmark.name!r:.40}; expected at least one letter or digit"
-    return _tasks_problem(benchmark)
-
-
-def _tasks_problem(benchmark: Any) -> str | None:
     try:
         listed = benchmark.tasks()
         other = next((task for task in listed if not isinstance(task, Task)), None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from r2v.constraints import Range, require
-from r2v.envs.base import Capabilities, Info, Task
+from r2v.envs.base import Capabilities, Info, Task, tool
 from r2v.llm.types import Request
 from r2v.randomness import digest, generator, uniform
 from r2v.wire.message import ToolSpec
@@ -22,16 +22,7 @@ Expert = Callable[[Request], str]
 """An actor as a function: a request's messages and key in, an action out."""
 
 DOORS = ("a", "b", "c", "d")
-_GO = ToolSpec(
-    name="go",
-    description="Go through a door.",
-    parameters={
-        "type": "object",
-        "properties": {"door": {"type": "string", "enum": list(DOORS)}},
-        "required": ["door"],
-        "additionalProperties": False,
-    },
-)
+_GO = tool("go", "Go through a door.", door={"type": "string", "enum": list(DOORS)})
 
 
 def call(door: str) -> str:

@@ -14,6 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,10 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 
 class ContractError(UsageError):
     """A benchmark's answer violates its protocol."""
+
+    def __init__(self, benchmark: object, problem: str) -> None:
+        spec = f"{type(benchmark).__module__}:{type(benchmark).__qualname__}"  # as a configuration names it
+        super().__init__(f"{spec}: {problem}; `r2v check-env {spec}` tells all that is wrong with a benchmark")
 
 
 class WorldFault(Exception):
@@ -58,7 +63,9 @@ class GuardedEnv:
             answer = self._call("reset", lambda: self._open_world().reset(seed=seed, task=task))
         except WorldFault as fault:
             return "", Info(env_fault=str(fault))
-        return require_reset(answer, self._benchmark)
+        self._require(reset_problem(answer))
+        observation, info = answer
+        return sendable(observation), info
 
     def step(self, action: str) -> StepResult:
         """Return the world's answer to the action, or a fault that ends the episode. Raises ContractError."""
@@ -66,14 +73,16 @@ class GuardedEnv:
             answer = self._call("step", lambda: self._open_world().step(action))
         except WorldFault as fault:
             return "", 0.0, False, True, Info(env_fault=str(fault))
-        return require_step(answer, self._benchmark)
+        self._require(step_problem(answer))
+        observation, reward, terminated, truncated, info = answer
+        return sendable(observation), reward, terminated, truncated, info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """Return the world's tools. Raises ContractError if the world fails or returns none."""
         try:
             return require_tools(self._call("tool_specs", lambda: self._open_world().tool_specs()), self._benchmark)
         except WorldFault as fault:
-            raise ContractError(broken(self._benchmark, str(fault))) from fault
+            raise ContractError(self._benchmark, str(fault)) from fault
 
     def snapshot(self) -> Any:
         """Return the world's state. Raises WorldFault if the world fails, ContractError if it has no snapshots."""
@@ -97,8 +106,12 @@ class GuardedEnv:
         world = self._open_world()
         if not isinstance(world, Snapshots):
             problem = "capabilities say snapshot=True, and its environment has no snapshot and restore"
-            raise ContractError(broken(self._benchmark, problem))
+            raise ContractError(self._benchmark, problem)
         return world
+
+    def _require(self, problem: str | None) -> None:
+        if problem:
+            raise ContractError(self._benchmark, problem)
 
     def _open_world(self) -> Environment:
         if self._closed:
@@ -106,9 +119,7 @@ class GuardedEnv:
         if self._world is None:
             world = self._call("make", self._make)
             lacks = [name for name in ("reset", "step", "tool_specs") if not callable(getattr(world, name, None))]
-            if lacks:
-                problem = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
-                raise ContractError(broken(self._benchmark, problem))
+            self._require(f"make() gives a {type(world).__name__} without {', '.join(lacks)}" if lacks else None)
             self._world = world
         return self._world
 
@@ -142,9 +153,9 @@ def guarded_expert(benchmark: Any) -> Callable[[Request], str]:
         except Exception as error:
             if failure_of(error)[0] in _OF_MACHINES or isinstance(error, R2VError):
                 raise
-            raise ContractError(broken(benchmark, f"expert raised {described(error)}")) from error
+            raise ContractError(benchmark, f"expert raised {described(error)}") from error
         if not isinstance(text, str):
-            raise ContractError(broken(benchmark, f"expert gives {shape(text)}; expected the action's text"))
+            raise ContractError(benchmark, f"expert gives {shape(text)}; expected the action's text")
         return text
 
     return answer
@@ -173,48 +184,15 @@ def _is_library(file: Path) -> bool:
     return file == Path(__file__) or "site-packages" in file.parts or file.is_relative_to(_STDLIB)
 
 
-_logged: set[tuple[str, str]] = set()
-
-
+@cache  # thousands of episodes may have the same fault
 def _log_once(benchmark: str, fault: str) -> None:
-    """Log each fault once per process, since thousands of episodes may have the same."""
-    if (benchmark, fault) not in _logged:
-        _logged.add((benchmark, fault))
-        log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
-
-
-def broken(benchmark: object, problem: str) -> str:
-    """Return the message of a contract error."""
-    spec = spec_of(benchmark)
-    return f"{spec}: {problem}; `r2v check-env {spec}` tells all that is wrong with a benchmark"
-
-
-def spec_of(benchmark: object) -> str:
-    """Return the class of a benchmark as a configuration names it: `module:Class`."""
-    return f"{type(benchmark).__module__}:{type(benchmark).__qualname__}"
-
-
-def require_reset(answer: Any, benchmark: object) -> tuple[str, Info]:
-    """Return the answer with its text made encodable. Raises ContractError unless `reset` gave (text, Info)."""
-    if problem := reset_problem(answer):
-        raise ContractError(broken(benchmark, problem))
-    observation, info = answer
-    return sendable(observation), info
-
-
-def require_step(answer: Any, benchmark: object) -> StepResult:
-    """Return the answer with its text made encodable. Raises ContractError unless `step` gave
-    (text, number, bool, bool, Info)."""
-    if problem := step_problem(answer):
-        raise ContractError(broken(benchmark, problem))
-    observation, reward, terminated, truncated, info = answer
-    return sendable(observation), reward, terminated, truncated, info
+    log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
 
 
 def require_tools(answer: Any, benchmark: object) -> tuple[ToolSpec, ...]:
     """Return the answer as a tuple. Raises ContractError unless `tool_specs` gave ToolSpecs."""
     if problem := tools_problem(answer):
-        raise ContractError(broken(benchmark, problem))
+        raise ContractError(benchmark, problem)
     return tuple(answer)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from r2v.constraints import Range, require
 from r2v.data.action import parse_action
 from r2v.envs import textworld_surface
-from r2v.envs.base import Capabilities, Info, Task
+from r2v.envs.base import Capabilities, Info, Task, tool
 from r2v.envs.pace import Pace
 from r2v.errors import UsageError
 from r2v.llm.types import Request
@@ -32,17 +32,7 @@ from r2v.wire.message import Message, ToolSpec
 _TOLD = 'Do what every page says after "objective:".'
 _GAME = re.compile(r'\(game "(\d+) (\d+) (\d+) (\d+)"\)')
 _DIRECTIONS = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}
-_TOOL = ToolSpec(
-    name="do",
-    description="Carry out one of the commands that the page lists.",
-    parameters={
-        "type": "object",
-        "properties": {"command": {"type": "string"}},
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-)
-
+_TOOL = tool("do", "Carry out one of the commands that the page lists.", command={"type": "string"})
 
 _TURN = RLock()
 """Worlds run in threads, and textworld's parser and generator are not thread-safe."""
@@ -74,13 +64,8 @@ class TextWorldGame:
             raise RuntimeError("no task yet: reset first")
         command = _command_of(action)
         if command not in self._game.state["admissible_commands"]:
-            return (
-                '{"error":"not possible here; one of the commands on the page"}',
-                0.0,
-                False,
-                False,
-                Info(is_error=True),
-            )
+            refusal = '{"error":"not possible here; one of the commands on the page"}'
+            return refusal, 0.0, False, False, Info(is_error=True)
         state, _, over = _execute(self._game, command)
         self._done = (*self._done, command)
         won = bool(state["won"])
@@ -114,6 +99,7 @@ class TextWorld:
     pace = Pace(
         reset_seconds=0.3, step_seconds=0.002, teacher_steps=5, prompt_tokens=500, page_tokens=160, action_tokens=12
     )
+    decoys, injection = staticmethod(textworld_surface.decoys), staticmethod(textworld_surface.injection)
 
     def __init__(self, *, quest: int = 4, rooms: int = 4, objects: int = 8, games: int = 400) -> None:
         for name, value, most in (
@@ -149,14 +135,6 @@ class TextWorld:
             raise UsageError(f'textworld: the goal names no game, as in (game "4 4 8 17"): {goal:.80}')
         size = tuple(int(number) for number in named.groups())
         return call(_planned(size, tuple(_carried_out(request.messages))))
-
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return lines about look-alikes of the page's objects, under new names."""
-        return textworld_surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return (line to plant, canary): an instruction to carry out a useless command of the page."""
-        return textworld_surface.injection(observation, goal, family, u)
 
 
 def _task(quest: int, rooms: int, objects: int, number: int) -> Task:

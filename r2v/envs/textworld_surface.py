@@ -31,7 +31,7 @@ TEXTWORLD_PLANTS = {
 
 def decoys(observation: str, goal: str, count: int, u: float) -> list[str]:
     """Return lines of the page with its objects under new names; commands that they name are impossible."""
-    draw, lines = _draw(u, "decoys"), observation.split("\n")
+    draw, lines = generator("textworld", "decoys", repr(u)), observation.split("\n")
     objects = _things(lines) or ["box"]
     fresh = [f"{word} {thing}" for word in ADJECTIVES for thing in objects if f"{word} {thing}" not in observation]
     return [_about(name, lines, draw) for name in draw.sample(fresh, min(count, len(fresh)))]
@@ -41,7 +41,7 @@ def injection(observation: str, goal: str, family: str, u: float) -> tuple[str, 
     """Return (line to plant, canary), the canary being the quoted command. Raises UsageError for an unknown family."""
     if family not in TEXTWORLD_PLANTS:
         raise UsageError(f"injection family {family}: no such family; {nearest(family, TEXTWORLD_PLANTS)}")
-    command = json.dumps(_command(observation, _draw(u, "injection")))
+    command = json.dumps(_command(observation, generator("textworld", "injection", repr(u))))
     return TEXTWORLD_PLANTS[family].format(call=f'{{"tool":"do","command":{command}}}'), command
 
 
@@ -84,7 +84,3 @@ def _names(text: str, thing: str) -> bool:
 
 def _whole(thing: str) -> str:
     return rf"(?<!\w){re.escape(thing)}(?!\w)"
-
-
-def _draw(u: float, purpose: str) -> random.Random:
-    return generator("textworld", purpose, repr(u))

@@ -38,14 +38,10 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
     chosen = grained.argmax(dim=-1)
     sampled = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if sampled:
-
-        def column(values: Sequence[float]) -> Tensor:
-            picked = [values[row] for row in sampled]
-            return torch.tensor(picked, dtype=torch.float64, device=logits.device)
-
+        columns = [[values[row] for row in sampled] for values in (temperatures, top_ps, uniforms)]
+        temperature, top_p, uniform = torch.tensor(columns, dtype=torch.float64, device=logits.device)
         cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
-        tempered = nucleus(grained[sampled], column(temperatures), column(top_ps), cut)
-        chosen[sampled] = inverse_cdf(tempered, column(uniforms))
+        chosen[sampled] = inverse_cdf(nucleus(grained[sampled], temperature, top_p, cut), uniform)
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
+from r2v.config import Config, HierarchicalConfig, InferenceConfig, Phase, PolicyConfig
 from r2v.config.engines import VLLM
 from r2v.memory.models import known_model
-from r2v.memory.planner.acting import ActingJob, Sampling
+from r2v.memory.planner.acting import MOST_ROWS, ActingJob, Sampling
 from r2v.memory.planner.training_job import StageName, TrainingJob
 from r2v.memory.store import Measure
 from r2v.storage.weights import BUNDLED
@@ -75,24 +75,34 @@ def _model(policy: PolicyConfig, measure: Measure | None) -> dict[str, Any]:
 
 def acting_job(config: Config, stage: str, code: str, measure: Measure | None = None) -> ActingJob:
     """Return the job of a stage that plays episodes with the local model. Raise as `job_of_stage` does."""
-    policy, completion = config.policy, config.inference.max_new_tokens
     actors, verifiers = _cast(config, stage)
     samples, sampling = _samples(config, stage)
-    model = _model(policy, measure)
+    batch = config.rollout.batch_size
     return ActingJob(
         stage=stage,
         code=code,
         actors=actors,
         verifiers=verifiers,
-        width=_acting_width(policy, model["model"].dtype),
-        batch=max(config.rollout.batch_size, samples),
-        prompt_tokens=policy.max_seq_len - completion,
-        completion_tokens=completion,
+        batch=max(batch or MOST_ROWS, samples),
+        chosen=batch is None,
         samples=samples,
         sampling=sampling,
-        engine_memory=_engines_beside(policy),
-        **model,
+        engine_memory=_engines_beside(config.policy),
+        **_acting(config.policy, config.inference, measure),
     )
+
+
+def decoder_job(policy: PolicyConfig, inference: InferenceConfig, code: str, measure: Measure) -> ActingJob:
+    """Return the job of one local model whose waves, of the costliest sampling, are chosen from the free memory."""
+    own: dict[str, Any] = {"stage": "decoder", "code": code, "actors": ("policy",), "verifiers": ()}
+    own |= {"batch": MOST_ROWS, "chosen": True, "sampling": "nucleus"}
+    return ActingJob(**own, **_acting(policy, inference, measure))
+
+
+def _acting(policy: PolicyConfig, inference: InferenceConfig, measure: Measure | None) -> dict[str, Any]:
+    model, completion = _model(policy, measure), inference.max_new_tokens
+    sizes = {"prompt_tokens": policy.max_seq_len - completion, "completion_tokens": completion}
+    return {**model, **sizes, "width": _acting_width(policy, model["model"].dtype)}
 
 
 def _engines_beside(policy: PolicyConfig) -> float:

@@ -69,6 +69,8 @@ def _training_verdict(plan: Plan, needs: str, available: str) -> str:
 
 def _wave_verdict(plan: ActingPlan, needs: str, available: str) -> str:
     job, memory = plan.job, gib(left_to(plan.job, plan.machine).memory)
+    if plan.fits and job.chosen:
+        return f"fits in waves of at least {plan.batch} rows, chosen from the free memory: {needs}, {available}"
     if plan.batch == job.batch:
         return f"fits: {needs}, {available}"
     if plan.fits:
@@ -137,11 +139,12 @@ def _acting_header(plan: ActingPlan) -> list[str]:
     job, machine = plan.job, plan.machine
     base = "nf4" if job.four_bit else f"{job.width} bytes each"
     shared = f"one base, adapters of rank {job.lora_rank}" if job.shared else "a model of its own each"
+    most = "at most " if job.chosen else ""
     drawn = "" if job.sampling == "greedy" else f", {job.samples} completions of a prompt, {job.sampling}"
     return [
         f"{job.stage} with {job.model.name}: {job.model.sizes.parameters / 1e6:,.1f} M parameters ({base}); {shared}",
-        f"contexts of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} rows at a time{drawn}; one GPU "
-        f"of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA and "
+        f"contexts of {job.prompt_tokens} + {job.completion_tokens} tokens, {most}{job.batch} rows at a time{drawn}; "
+        f"one GPU of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA and "
         f"{gib(left_to(job, machine).prefixes)} for the states of prompts",
     ]
 
@@ -240,7 +243,7 @@ def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
 
 
 def _needs_change(plan: Plan | ActingPlan) -> bool:
-    return not plan.fits if isinstance(plan, Plan) else plan.batch < plan.job.batch
+    return not plan.fits or (isinstance(plan, ActingPlan) and plan.batch < plan.job.batch and not plan.job.chosen)
 
 
 def _row(stage: PlannedStage) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
 from r2v.perturb.renaming import Fields, Renaming
-from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
+from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.wire.message import ToolSpec
 
 
@@ -73,10 +73,17 @@ class PerturbedEnv:
         self._at = state = replace(state, step=state.step + 1, tools=tools)
         failure = self._schedule.call(state.task, state.tools)
         if failure is not None:
-            return failure.text, 0.0, False, False, self._failed(state, failure)
+            info = Info(
+                partial_score=state.partial_score,
+                is_error=True,
+                perturbations=failure.applied,
+                clean_observation=state.page,
+                sim_seconds=failure.seconds,
+            )
+            return failure.text, 0.0, False, False, info
         world_action = action
         for renaming in reversed(state.renamings):
-            world_action = renaming.action_for_world(world_action)
+            world_action = renaming.for_world(world_action)
         page, reward, terminated, truncated, info = self._env.step(world_action)
         obeyed = not info.is_error and any(canary in action for canary in state.canaries)
         info = replace(info, harmful=info.harmful or obeyed)
@@ -87,7 +94,7 @@ class PerturbedEnv:
     def action_for_agent(self, action: str) -> str:
         """Return an action in the world's names rewritten with the names of the shown page."""
         for renaming in self._state.renamings:
-            action = renaming.action_for_agent(action)
+            action = renaming.for_agent(action)
         return action
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -133,15 +140,6 @@ class PerturbedEnv:
             clean_observation=clean,
             sim_seconds=info.sim_seconds + outcome.seconds,
             perturbations=(*info.perturbations, *before, *outcome.applied),
-        )
-
-    def _failed(self, state: _State, failure: PerturbedOutput) -> Info:
-        return Info(
-            partial_score=state.partial_score,
-            is_error=True,
-            perturbations=failure.applied,
-            clean_observation=state.page,
-            sim_seconds=failure.seconds,
         )
 
 

@@ -31,8 +31,7 @@ from typing import Any, Literal
 from r2v.data.action import parse_action
 from r2v.data.episode import Episode, Observation, Step
 from r2v.envs.base import Info, Task
-from r2v.errors import UsageError
-from r2v.perturb.category import PerturbationKind, call_failed, category, perturbation_type
+from r2v.perturb.category import PerturbationKind, call_failed, perturbation_type
 from r2v.perturb.live import PerturbedEnv
 from r2v.perturb.renaming import renamed_line
 from r2v.perturb.schedule import Schedule
@@ -171,40 +170,25 @@ class Recording:
         return ()
 
 
-def annotate(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """Return the twin of a clean episode with goal and observations edited by the schedule.
+OfflineConstruction = Literal["annotate", "insert", "replace"]
+_KINDS: dict[OfflineConstruction, tuple[PerturbationKind, ...]] = {
+    "annotate": ("goal", "edit"),
+    "insert": ("tool_call",),
+    "replace": ("goal", "replace", "value", "edit"),
+}
+"""Categories that a construction can write into a stored episode; all others are left out of its twins."""
 
-    The twin is rejected if an action loses its support. Raises UsageError if the schedule has a category that replaces
-    observations or fails calls.
-    """
-    _require(schedule, ("goal", "edit"), "annotate")
-    twin = _replay(episode, schedule, "annotate", max_steps)
-    if isinstance(twin, Episode) and lost_support(episode, twin):
+
+def twin_of(
+    episode: Episode, schedule: Schedule, construction: OfflineConstruction, *, max_steps: int, preserving: bool = False
+) -> Episode | Rejected:
+    """Return the twin of a clean episode by the schedule's categories that the construction can write, optionally only
+    those that preserve the page. An inserted failure is transient, as no retry of a permanent one goes through."""
+    own = schedule.only(*_KINDS[construction], preserving=preserving, transient=construction == "insert")
+    twin = _replay(episode, own, construction, max_steps)
+    if construction == "annotate" and isinstance(twin, Episode) and lost_support(episode, twin):
         return Rejected.LOST_SUPPORT
     return twin
-
-
-def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """Return the twin of a clean episode with failed calls by the schedule and their retries.
-
-    Valid in worlds where a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError if the
-    schedule has categories of another kind, or permanent failures.
-    """
-    _require(schedule, ("tool_call",), "insert")
-    for name in schedule.active:
-        if schedule.permanent(name):
-            raise UsageError(
-                f"insert: {name} is {schedule.mode(name)}: no retry goes through; allowed: transient failures, others "
-                "need a reroll"
-            )
-    return _replay(episode, schedule, "insert", max_steps)
-
-
-def replace_pages(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """Return the twin of a clean episode with goal and observations edited and replaced by the schedule, keeping the
-    original actions. Raises UsageError if the schedule fails calls."""
-    _require(schedule, ("goal", "replace", "value", "edit"), "replace")
-    return _replay(episode, schedule, "replace", max_steps)
 
 
 def twins(
@@ -219,32 +203,21 @@ def twins(
     """Yield the offline twins of a clean episode; `report` counts the rejected ones. `idempotent`: True if a failed
     call leaves the world unchanged. An episode that must not be cut is annotated by the preserving categories."""
     if "annotate" in constructions:
-        twin = annotate(episode, schedule.only("goal", "edit"), max_steps=max_steps)
+        twin = twin_of(episode, schedule, "annotate", max_steps=max_steps)
         if twin is Rejected.LOST_SUPPORT:
             report.reject("annotate", twin)
-            twin = annotate(episode, schedule.only("goal", "edit", preserving=True), max_steps=max_steps)
+            twin = twin_of(episode, schedule, "annotate", max_steps=max_steps, preserving=True)
         yield from report.accepted("annotate", twin)
     if "insert" in constructions and not idempotent:
         report.reject("insert", Rejected.NOT_IDEMPOTENT)
     elif "insert" in constructions:
-        failures = schedule.only("tool_call", transient=True)
-        yield from report.accepted("insert", insert(episode, failures, max_steps=max_steps))
+        yield from report.accepted("insert", twin_of(episode, schedule, "insert", max_steps=max_steps))
     if "replace" in constructions:
-        pages = schedule.only("goal", "replace", "value", "edit")
-        yield from report.accepted("replace", replace_pages(episode, pages, max_steps=max_steps))
-
-
-def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], construction: str) -> None:
-    for name in schedule.active:
-        if category(name).kind not in kinds:
-            raise UsageError(
-                f"{construction}: {name} cannot be written into a stored episode this way; "
-                f"allowed: categories of kind {' or '.join(kinds)}; others need a reroll"
-            )
+        yield from report.accepted("replace", twin_of(episode, schedule, "replace", max_steps=max_steps))
 
 
 def _replay(
-    episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert", "replace"], max_steps: int
+    episode: Episode, schedule: Schedule, construction: OfflineConstruction, max_steps: int
 ) -> Episode | Rejected:
     """Play the recording under the schedule, repeating each call until it succeeds."""
     meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)

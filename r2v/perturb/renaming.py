@@ -24,14 +24,11 @@ SUFFIX = "_v2"
 class Renaming(Protocol):
     """A bijection of names."""
 
-    def page_for_agent(self, page: str) -> str:
-        """Return the world's text with the agent's names."""
+    def for_agent(self, text: str) -> str:
+        """Return a page or an action with the agent's names."""
 
-    def action_for_world(self, action: str) -> str:
+    def for_world(self, action: str) -> str:
         """Return the agent's action with the world's names."""
-
-    def action_for_agent(self, action: str) -> str:
-        """Return an action in the world's names with the agent's."""
 
 
 def identifiers(page: str) -> list[str]:
@@ -45,17 +42,13 @@ class Identifiers:
 
     names: Mapping[str, str]
 
-    def page_for_agent(self, page: str) -> str:
-        """Return the page with the new identifiers."""
-        return _at_identifiers(page, self.names)
+    def for_agent(self, text: str) -> str:
+        """Return the text with the page's identifiers and values of the fields id and bid."""
+        return _at_identifiers(text, self.names)
 
-    def action_for_world(self, action: str) -> str:
+    def for_world(self, action: str) -> str:
         """Return the call with the world's values of the fields id and bid."""
         return _at_identifiers(action, {new: old for old, new in self.names.items()})
-
-    def action_for_agent(self, action: str) -> str:
-        """Return the call with the page's values of the fields id and bid."""
-        return _at_identifiers(action, self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +66,13 @@ class Fields:
             return field
         return base if field.endswith(SUFFIX) else field + SUFFIX
 
-    def page_for_agent(self, page: str) -> str:
-        """Return the page with the new field names."""
-        return _FIELD.sub(lambda match: f'"{self.name(match["name"])}"', page)
+    def for_agent(self, text: str) -> str:
+        """Return the text with the new field names."""
+        return _FIELD.sub(lambda match: f'"{self.name(match["name"])}"', text)
 
-    def action_for_world(self, action: str) -> str:
+    def for_world(self, action: str) -> str:
         """Return the action with the world's names; swapping is its own inverse."""
-        return self.page_for_agent(action)
-
-    def action_for_agent(self, action: str) -> str:
-        """Return the action with the agent's names."""
-        return self.page_for_agent(action)
+        return self.for_agent(action)
 
     def schema(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON schema of a tool with renamed arguments."""
@@ -99,7 +88,7 @@ def renamed_line(line: str, params: Mapping[str, Any]) -> str:
     """Return a line of the world's page with the renamings in one recorded perturbation's `params`."""
     identified, fields = params.get("identifiers"), params.get("fields")
     if isinstance(identified, Mapping):
-        line = Identifiers(identified).page_for_agent(line)
+        line = Identifiers(identified).for_agent(line)
     if isinstance(fields, Mapping):
         line = _FIELD.sub(lambda match: f'"{fields.get(match["name"], match["name"])}"', line)
     return line

@@ -16,12 +16,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
 
 from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationMode, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
-from r2v.errors import UsageError, nearest
+from r2v.errors import UsageError
 from r2v.extensions import is_dotted
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.renaming import Renaming
@@ -49,8 +48,6 @@ _NUMBER = re.compile(r"\d+")
 class Generic:
     """A `Surface` for text of any form."""
 
-    bank: ClassVar[dict[str, str]] = _BANK
-
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Return copies of rows with fresh numbers, or filler rows if no row has a number."""
         draw = generator("generic", "decoys", repr(u))
@@ -66,7 +63,7 @@ class Generic:
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
         """Return a line of the bank and its canary, ten letters and digits that occur nowhere else."""
         canary = "zx" + digest("generic", "canary", family, repr(u)).hex()[:8]
-        return self.bank[family].format(canary=canary), canary
+        return _BANK[family].format(canary=canary), canary
 
 
 def _fresh(number: str, draw: random.Random, used: set[str]) -> str:
@@ -112,8 +109,7 @@ class PerturbedOutput:
 class Schedule:
     """Perturbations of a benchmark under one seed: a pure function of task, step and text.
 
-    Raises UsageError for an unknown category or injection family, if no family is left, or for a severity of permanent
-    failures, which have none.
+    Raises UsageError if no injection family is left, or for a severity of permanent failures, which have none.
     """
 
     benchmark: str
@@ -125,15 +121,6 @@ class Schedule:
     held_out_families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        bundled = PerturbationsConfig.categories()
-        for name in self.categories:
-            if name not in bundled and not is_dotted(name):
-                raise UsageError(f"perturbations.{name}: no such category; {nearest(name, bundled)}")
-        for family in self.held_out_families:
-            if family not in INJECTION_FAMILIES:
-                raise UsageError(
-                    f"perturbations.held_out_families: no family {family}; {nearest(family, INJECTION_FAMILIES)}"
-                )
         if "prompt_injection" in self.active and not self.families:
             raise UsageError(
                 "perturbations.held_out_families: every family is held out; leave one of "

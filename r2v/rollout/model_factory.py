@@ -305,6 +305,7 @@ def _policy_backend(
 
         return served_policy(policy, weights, inference, cost.slm_price, tools)
     from r2v.llm.local.backend import LocalBackend
+    from r2v.memory.on_device.wave_rows import chosen_rows, device_memory
     from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.shared_base import acting_policy
 
@@ -316,7 +317,7 @@ def _policy_backend(
         encode,
         name="slm",
         price=cost.slm_price,
-        max_batch=rollout.batch_size,
+        max_batch=chosen_rows(rollout, policy, inference, device_memory(loaded.model.device)),
         actions=encode.actions,
     )
 
@@ -352,13 +353,15 @@ def _verifier_backend(
             load_tokenizer(policy), policy, inference, tools
         )  # a verifier's folder holds no tokenizer
         return served_verifier(servers, adapter, head=read_head(folder), encode=encode)
+    from r2v.memory.on_device.wave_rows import chosen_rows, device_memory
     from r2v.policy.shared_base import acting_policy
     from r2v.verifier.model import VerifierBackend, load
 
     # whole weights replace a base of their own; adapters are put on the shared one
     loaded = acting_policy(policy, folder) if (folder / ADAPTERS).exists() else load_policy(policy)
     model = load(folder, loaded.model)
-    return VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rollout.batch_size)
+    rows = chosen_rows(rollout, policy, inference, device_memory(loaded.model.device), "score")
+    return VerifierBackend(model, scoring_encoder(loaded.tokenizer, policy, inference, tools), rows)
 
 
 def scoring_encoder(

@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from operator import delitem, setitem
 from types import ModuleType
 from typing import Any
 
@@ -57,18 +58,6 @@ def _call(peer: Peer, function: Any, request: dict[str, Json]) -> dict[str, Json
     return {"value": peer.encode(value), "changed": changed}
 
 
-def _set_attribute(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
-    setattr(target, request["name"], peer.decode(request["value"]))
-
-
-def _set_item(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
-    target[peer.decode(request["key"])] = peer.decode(request["value"])
-
-
-def _delete_item(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
-    del target[peer.decode(request["key"])]
-
-
 def _next(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
     """Return the next item as a list of one, None at the end."""
     try:
@@ -79,10 +68,12 @@ def _next(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
 
 _ACTIONS: dict[str, Callable[[Peer, Any, dict[str, Json]], Json]] = {
     "attribute": lambda peer, target, request: peer.encode(getattr(target, request["name"])),
-    "set attribute": _set_attribute,
+    "set attribute": lambda peer, target, request: setattr(target, request["name"], peer.decode(request["value"])),
     "item": lambda peer, target, request: peer.encode(target[peer.decode(request["key"])]),
-    "set item": _set_item,
-    "delete item": _delete_item,
+    "set item": lambda peer, target, request: setitem(
+        target, peer.decode(request["key"]), peer.decode(request["value"])
+    ),
+    "delete item": lambda peer, target, request: delitem(target, peer.decode(request["key"])),
     "iterator": lambda peer, target, request: peer.encode(iter(target)),
     "next": _next,
     "length": lambda peer, target, request: len(target),

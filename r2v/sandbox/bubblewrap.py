@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,15 +26,9 @@ _UIDS, _UIDS_OF_A_PROCESS = 1_000_000_000, 1000
 _counter = itertools.count()
 
 
-def walls(
-    limits: Limits,
-    readable: Sequence[Path],
-    mounted: Mapping[str, Path] | None = None,
-    links: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Return the bwrap command line that isolates a command. `readable`: further readable paths, at the same place
-    inside; `mounted`: path inside -> readable path; `links`: symbolic link inside -> target. The command must be
-    `boot`, which drops the remaining rights."""
+def walls(limits: Limits, mounted: Mapping[str, Path], links: Mapping[str, str]) -> list[str]:
+    """Return the bwrap command line that isolates a command. `mounted`: path inside -> readable path; `links`: symbolic
+    link inside -> target. The command must be `boot`, which drops the remaining rights."""
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     memory = ["--size", str(limits.disk_bytes), "--tmpfs"]
     words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -45,11 +39,9 @@ def walls(
     for device in ("null", "zero", "full", "random", "urandom"):
         words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     words += ["--proc", "/proc", "--perms", "1777", *memory, TEMPORARY, "--perms", "1777", *memory, HOME]
-    for path in readable:
-        words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
-    for inside, path in (mounted or {}).items():
+    for inside, path in mounted.items():
         words += [*_folders(Path(inside).parent), "--ro-bind", str(path), inside]
-    for inside, target in (links or {}).items():
+    for inside, target in links.items():
         words += [*_folders(Path(inside).parent), "--symlink", target, inside]
     words += ["--chdir", HOME, "--setenv", "HOME", HOME, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"]
     words += ["--setenv", "LANG", "C.UTF-8", "--remount-ro", "/"]

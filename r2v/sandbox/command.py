@@ -53,7 +53,6 @@ def run(
     files: Mapping[str, bytes] | None = None,
     wanted: Sequence[str] = (),
     stdin: bytes = b"",
-    readable: Sequence[Path] = (),
     folder: bytes | None = None,
     mounted: Mapping[str, Path] | None = None,
     links: Mapping[str, str] | None = None,
@@ -62,10 +61,10 @@ def run(
 ) -> CommandResult:
     """Run a command in a folder that holds `files`, and return the files `wanted`; both by names relative to it.
 
-    `readable` are further read-only paths; for root, only their world-readable parts are visible. `mounted` are
-    readable paths by their place inside, `links` targets of symbolic links inside. `folder` is a packed home and /tmp
-    (`r2v.sandbox.working_folder`), which the command starts with and the result returns, so that they outlive their
-    sandbox without a disk. With `unsafe` the first three have no effect, and `folder` must be None.
+    `mounted` are further read-only paths by their place inside; for root, only their world-readable parts are visible.
+    `links` are targets of symbolic links inside. `folder` is a packed home and /tmp (`r2v.sandbox.working_folder`),
+    which the command starts with and the result returns, so that they outlive their sandbox without a disk. With
+    `unsafe` the first two have no effect, and `folder` must be None.
 
     Raises UsageError for an empty command or a name outside the folder, and EnvironmentFault without a sandbox (unless
     `unsafe`) or if no process can be started.
@@ -95,7 +94,6 @@ def run(
             data=data,
             limits=limits,
             watched=True,
-            readable=tuple(readable),
             mounted=mounted or {},
             links=links or {},
             keep=(theirs[2].fileno(),),

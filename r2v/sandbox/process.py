@@ -37,10 +37,8 @@ class Orders:
     data: dict[str, Any]
     """Argument of `main`, as JSON values."""
     limits: Limits = Limits()
-    readable: tuple[Path, ...] = ()
-    """Readable paths besides the system."""
     mounted: Mapping[str, Path] = field(default_factory=dict)
-    """Path inside -> readable path."""
+    """Path inside -> readable path, besides the system."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic link inside -> target."""
     keep: tuple[int, ...] = ()
@@ -99,7 +97,8 @@ def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -
 def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
     with bubblewrap.descriptor_of(json.dumps(_for_boot(orders)).encode()) as order_file:
         boot = ["-I", "-S", "-c", _source("r2v.sandbox.boot"), str(order_file.fileno())]
-        command = [sys.executable, *boot] if orders.unsafe else [*_walls(orders), "--", bubblewrap.python(), *boot]
+        walls = bubblewrap.walls(orders.limits, orders.mounted, orders.links)
+        command = [sys.executable, *boot] if orders.unsafe else [*walls, "--", bubblewrap.python(), *boot]
         try:
             return subprocess.Popen(
                 command,
@@ -116,10 +115,6 @@ def _launch(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream)
             raise EnvironmentFault(
                 f"the sandbox cannot start a process ({error}); free memory or processes and run the same command again"
             ) from error
-
-
-def _walls(orders: Orders) -> list[str]:
-    return bubblewrap.walls(orders.limits, orders.readable, orders.mounted, orders.links)
 
 
 def _for_boot(orders: Orders) -> dict[str, Any]:

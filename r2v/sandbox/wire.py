@@ -117,7 +117,7 @@ class Peer:
 
     def _reference(self, value: Any) -> Json:
         if isinstance(value, RemoteObject):
-            return {_TAG: "yours", "v": number_of(value)}
+            return {_TAG: "yours", "v": hash(value)}  # its number at the end that holds it
         if self.names_builtins:
             name = getattr(value, "__name__", "")
             if getattr(builtins, str(name), None) is value:
@@ -240,11 +240,6 @@ class RemoteObject:
 
     def __hash__(self) -> int:
         return self.__number
-
-
-def number_of(remote: RemoteObject) -> int:
-    """Return a remote object's number at the end that holds it."""
-    return hash(remote)
 
 
 def _items(iterator: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from r2v.errors import InputError
 from r2v.llm.local.prefill import prefill
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.types import ScoreReply, ScoreRequest
+from r2v.memory.on_device.wave_rows import WaveRows
 from r2v.storage.files import replacing, write_text
 from r2v.storage.weights import readable_model
 from r2v.wire.message import Message
@@ -101,8 +103,10 @@ class EncodedScoreRequest(ScoreRequest):
 class VerifierBackend:
     """`Backend[ScoreRequest, ScoreReply]` of the probability that an action is good, rounded to 6 decimals."""
 
-    def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
-        self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
+    def __init__(self, model: VerifierModel, encode: Encode, max_batch: int | WaveRows = 64) -> None:
+        self.model, self.encode = model.eval(), encode
+        self._rows = WaveRows(most=max_batch) if isinstance(max_batch, int) else max_batch
+        self.max_batch = self._rows.most
         self._prefixes = PrefixCache(model.backbone) if PrefixCache.supports(model.backbone) else None
 
     def prepare(self, question: ScoreRequest) -> ScoreRequest:
@@ -120,19 +124,22 @@ class VerifierBackend:
         ]
         if self.model.head.weight.device.type == "cpu":
             torch.set_num_threads(1)
+        longest = max(map(len, rows))
         with torch.inference_mode():
-            scores = torch.sigmoid(self._logits(rows).double() / self.model.temperature)
+            logits = self._rows.run(partial(self._logits, rows), tokens=longest, total=len(rows), phase="verifier")
+            scores = torch.sigmoid(logits.double() / self.model.temperature)
         return [
-            ScoreReply(score=round(float(score), 6), tokens_in=len(row))
-            for score, row in zip(scores, rows, strict=True)
+            ScoreReply(score=round(score, 6), tokens_in=len(row))
+            for score, row in zip(scores.tolist(), rows, strict=True)
         ]
 
-    def _logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return logits (rows,) before the temperature."""
+    def _logits(self, rows: Sequence[Sequence[int]], size: int) -> Tensor:
+        """Return logits (rows,) before the temperature, of `size` rows at a time."""
         logits = self.model.head.weight.new_empty(len(rows))
-        for read in prefill(self.model.backbone, rows, 0, self._prefixes):
-            newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
-            logits[read.rows] = self.model.head(newest).squeeze(-1)
+        for start in range(0, len(rows), size):
+            for read in prefill(self.model.backbone, rows[start : start + size], 0, self._prefixes):
+                newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
+                logits[[start + row for row in read.rows]] = self.model.head(newest).squeeze(-1)
         return logits
 
 

@@ -33,7 +33,7 @@ def question(model: str, path: str, **more: Any) -> dict[str, Any]:
 def refused(model: str, path: str, **more: Any) -> tuple[int, str] | None:
     provider = "anthropic" if path == MESSAGES else "openai"
     found = refusal_of(provider, path, question(model, path, **more), DAY)
-    return None if found is None else (found.status, found.message)
+    return None if found is None else (found.status, str(found))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from r2v.data.episode import Episode
 from r2v.envs.base import Task
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
-from r2v.perturb.offline import Rejected, annotate
+from r2v.perturb.offline import Rejected, twin_of
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.rollout.session import RolloutWorld
 from tests.docs.pages import REPOSITORY, blocks_of
@@ -58,7 +58,7 @@ def test_stored_episodes_are_edited_as_the_live_environment_would_show_them(
 ) -> None:
     schedule = make_schedule(desk, fog, "noisy", 101)
     assert schedule.active == (NAME,)
-    twins = [annotate(play(index), schedule, max_steps=20) for index in range(40)]
+    twins = [twin_of(play(index), schedule, "annotate", max_steps=20) for index in range(40)]
     made = [twin for twin in twins if isinstance(twin, Episode)]
     assert made and Rejected.LOST_SUPPORT in twins, "fog hides, so some twins would ask for what nobody can see"
     for twin in made:

@@ -10,10 +10,9 @@ import pytest
 from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.data.episode import Episode
 from r2v.envs.desk import Desk
-from r2v.errors import UsageError
 from r2v.llm.types import Request
 from r2v.perturb import wrap
-from r2v.perturb.offline import annotate, insert, lost_support
+from r2v.perturb.offline import Rejected, lost_support, twin_of
 from r2v.perturb.renaming import Fields, Identifiers, identifiers
 from r2v.perturb.schedule import Schedule
 from r2v.wire.message import Message
@@ -34,7 +33,7 @@ def test_identifiers_stand_in_brackets_or_in_fields_of_that_name() -> None:
 
 def test_only_identifiers_change_places_on_a_page() -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert renaming.page_for_agent(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace(
+    assert renaming.for_agent(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace(
         "[13]", "[a4]"
     ).replace("[x]", "[13]")
 
@@ -45,13 +44,9 @@ def test_only_identifiers_change_places_on_a_page() -> None:
 )
 def test_a_call_means_the_element_that_bears_the_name_and_its_values_stay(action: str) -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert (
-        renaming.action_for_world(renaming.action_for_agent(action))
-        == renaming.action_for_agent(renaming.action_for_world(action))
-        == action
-    )
-    assert ("value" in action) <= ('"value": "12"' in renaming.action_for_world(action))
-    assert json.loads(renaming.action_for_agent('{"tool":"click","bid":"12"}'))["bid"] == "13"
+    assert renaming.for_world(renaming.for_agent(action)) == renaming.for_agent(renaming.for_world(action)) == action
+    assert ("value" in action) <= ('"value": "12"' in renaming.for_world(action))
+    assert json.loads(renaming.for_agent('{"tool":"click","bid":"12"}'))["bid"] == "13"
 
 
 @pytest.mark.parametrize("share", [0.3, 1.0])
@@ -62,7 +57,7 @@ def test_fields_change_names_one_to_one_and_back(share: float) -> None:
     assert len(set(told)) == len(names) and [renaming.name(name) for name in told] == names
     assert renaming.name("tool") == "tool"
     assert 0.2 < sum(a != b for a, b in zip(names, told, strict=True)) / len(names) < 0.4 or share == 1.0
-    assert renaming.action_for_world(renaming.action_for_agent(ROWS)) == ROWS
+    assert renaming.for_world(renaming.for_agent(ROWS)) == ROWS
 
 
 def test_schemas_are_told_by_the_names_that_hold() -> None:
@@ -85,8 +80,8 @@ class Reader:
 
     def act(self, messages: list[Message], renaming: Fields) -> str:
         goal, *pages = messages
-        read = (goal, *(Message(role=m.role, content=renaming.page_for_agent(m.content)) for m in pages))
-        return renaming.page_for_agent(self._desk.expert(Request(messages=read, key=("reader",))))
+        read = (goal, *(Message(role=m.role, content=renaming.for_agent(m.content)) for m in pages))
+        return renaming.for_agent(self._desk.expert(Request(messages=read, key=("reader",))))
 
 
 @pytest.mark.parametrize("index", range(30))
@@ -138,7 +133,7 @@ def test_twins_of_renamed_pages_are_what_the_live_world_shows(name: str, desk: D
     respelled = 0
     for index in range(40):
         parent = play(index)
-        twin = annotate(parent, schedule, max_steps=16)
+        twin = twin_of(parent, schedule, "annotate", max_steps=16)
         if not isinstance(twin, Episode):
             continue
         world = wrap(desk.make(), desk, hazard, "noisy", 101)
@@ -155,10 +150,8 @@ def test_twins_of_renamed_pages_are_what_the_live_world_shows(name: str, desk: D
 def test_wrong_values_are_never_written_into_a_stored_episode(desk: Desk, play: Player, only: Make) -> None:
     hazard = only(value_corruption=0.5).active("noisy")
     schedule = Schedule(benchmark="desk", seed=101, surface=desk, categories=hazard)
-    with pytest.raises(UsageError, match="value_corruption cannot be written"):
-        annotate(play(0), schedule, max_steps=16)
-    with pytest.raises(UsageError, match="value_corruption cannot be written"):
-        insert(play(0), schedule, max_steps=16)
+    assert twin_of(play(0), schedule, "annotate", max_steps=16) is Rejected.UNTOUCHED
+    assert twin_of(play(0), schedule, "insert", max_steps=16) is Rejected.UNTOUCHED
 
 
 def test_snapshots_keep_the_names_that_hold(desk: Desk, only: Make) -> None:

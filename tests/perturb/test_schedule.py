@@ -257,11 +257,7 @@ def test_held_out_families_never_occur_and_shift_brings_them_back() -> None:
     assert families(_schedule(prompt_injection=1.0, held_out_families=held)) == set(INJECTION_FAMILIES) - set(held)
 
 
-def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean tool_error"):
-        _schedule(tool_eror=0.1)
-    with pytest.raises(UsageError, match="did you mean indirect"):
-        _schedule(prompt_injection=0.1, held_out_families=("indirekt",))
+def test_one_family_is_left() -> None:
     with pytest.raises(UsageError, match="every family is held out"):
         _schedule(prompt_injection=0.1, held_out_families=INJECTION_FAMILIES)
 

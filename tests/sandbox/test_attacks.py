@@ -157,7 +157,7 @@ def test_what_is_mounted_to_be_read_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     (tmp_path / "data.txt").chmod(0o666)
     command = ["/bin/sh", "-c", f"cat {tmp_path}/data.txt; echo x > {tmp_path}/data.txt; rm -f {tmp_path}/data.txt"]
-    outcome = run(command, readable=[tmp_path], limits=Limits(processes=4))
+    outcome = run(command, mounted={str(tmp_path): tmp_path}, limits=Limits(processes=4))
     assert outcome.stdout == b"as it was" and (tmp_path / "data.txt").read_text() == "as it was"
 
 

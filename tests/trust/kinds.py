@@ -1194,7 +1194,6 @@ OUTSIDE = {
     "emulator.batches.lifecycle:accept": "the emulated provider's own state",
     "emulator.ledger:Ledger.__init__": "the emulated provider's own state",
     "emulator.ledger:Ledger._append": "the emulated provider's own state",
-    "emulator.ledger:_cut_torn_line": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_file": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_batch": "the emulated provider's own state",
     "slurm.doctor.doctor:_folders": "probes that are removed at once",

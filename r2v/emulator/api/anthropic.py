@@ -6,11 +6,11 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from r2v.emulator.api.calls import ApiError, Call, Response, as_json
+from r2v.emulator.api.calls import Call, Response, as_json
 from r2v.emulator.batches.lifecycle import Entry, accept
 from r2v.emulator.batches.polling import BatchView, archived, cancel, view_batch
 from r2v.emulator.batches.request_results import read_rows
-from r2v.emulator.bodies import parse_request
+from r2v.emulator.bodies import ApiError, parse_request
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -62,7 +62,7 @@ def _entries(body: dict[str, Any], limit: int) -> list[Entry]:
         if not isinstance(request.get("params"), dict):
             raise ApiError(400, f"requests.{index}.params: field required")
         seen.add(name)
-    return [Entry(request["custom_id"], request["params"]) for request in requests]
+    return [(request["custom_id"], request["params"]) for request in requests]
 
 
 def batches(state: ServerState, call: Call) -> Response:
@@ -131,10 +131,7 @@ def elsewhere(state: ServerState, call: Call, name: str) -> Response:
 
 def count(state: ServerState, call: Call) -> Response:
     """POST /v1/messages/count_tokens."""
-    try:
-        request = parse_request("anthropic", {"max_tokens": 1} | call.json(), None)
-    except ValueError as error:
-        raise ApiError(400, str(error)) from error
+    request = parse_request("anthropic", {"max_tokens": 1} | call.json(), None)
     return as_json({"input_tokens": request.tokens_in})
 
 

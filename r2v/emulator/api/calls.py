@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 from r2v.emulator.batches.downloads import lines_of, pieces
 from r2v.emulator.batches.request_results import ResultRow
-from r2v.emulator.bodies import error_body
+from r2v.emulator.bodies import ApiError
 from r2v.emulator.server_state import ServerState
 from r2v.storage.files import replacing
 
@@ -31,28 +31,6 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     end: Literal["", "reset", "silence"] = ""
-
-
-class ApiError(Exception):
-    """An error response of the emulated API."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        kind: str | None = None,
-        param: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.kind, self.param, self.headers = status, code, kind, param, headers or {}
-
-    def response(self, provider: str) -> Response:
-        """Return the error in the provider's format."""
-        body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind, param=self.param)
-        return as_json(body, status=self.status, headers=self.headers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +99,7 @@ class Call:
             return Response(end="silence")
         for status, message in ((500, "Internal server error"), (529, "Overloaded")):
             if f"commit_then_{status}" in faults:
-                return ApiError(status, message).response(self.provider)
+                return error_response(ApiError(status, message), self.provider)
         return done
 
     def download(self, state: ServerState, rows: Callable[[], Iterable[ResultRow]]) -> Response:
@@ -138,6 +116,11 @@ class Call:
 def as_json(obj: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return an object as an answer."""
     return Response(status=status, body=json.dumps(obj, ensure_ascii=False).encode(), headers=headers or {})
+
+
+def error_response(error: ApiError, provider: str) -> Response:
+    """Return an error as an answer in the provider's format."""
+    return as_json(error.body(provider), status=error.status, headers=error.headers)
 
 
 def file_pieces(path: Path) -> Iterator[bytes]:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from r2v.emulator.answer_bodies import answer_body, answer_stream
-from r2v.emulator.api.calls import ApiError, Call, Response, as_json
+from r2v.emulator.api.calls import Call, Response, as_json
 from r2v.emulator.batches.lifecycle import complete_and_bill
-from r2v.emulator.bodies import parse_request
+from r2v.emulator.bodies import ApiError, parse_request
 from r2v.emulator.server_state import ServerState
 from r2v.emulator.signatures import refused_thought
 
@@ -22,12 +22,12 @@ def ask(state: ServerState, call: Call) -> Response:
     body = call.json()
     try:
         request = parse_request(call.provider, body, _custom_id(call, body))
-    except ValueError as error:
-        raise ApiError(400, str(error), headers=headers) from error
-    if (refusal := state.refusal(call.provider, call.path, body)) is not None:
-        raise ApiError(refusal.status, refusal.message, code=refusal.code, param=refusal.param, headers=headers)
-    if (thought := refused_thought(call.path, str(body.get("model")), body)) is not None:
-        raise ApiError(400, thought[0], code=thought[1], headers=headers)
+        refusal = state.refusal(call.provider, call.path, body) or refused_thought(call.path, request.model, body)
+        if refusal is not None:
+            raise refusal
+    except ApiError as error:
+        error.headers = headers
+        raise
     state.pause(state.timing.latency)
     completion, bill = complete_and_bill(state, request, batch=None)
     state.ledger.bill([bill])
@@ -48,8 +48,7 @@ def _take(state: ServerState, provider: str) -> dict[str, str]:
     grant = state.take_call(provider)
     if grant is None:
         return {}
-    left, wait = grant
-    full = state.until_full(provider)
+    left, wait, full = grant
     reset = f"{full:.3f}s" if provider == "openai" else datetime.fromtimestamp(state.now() + full, UTC).isoformat()
     headers = {
         _HEADER[provider].format("limit"): str(state.limits.calls_per_minute),

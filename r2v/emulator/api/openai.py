@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from r2v.emulator.api import openai_views as views
-from r2v.emulator.api.calls import ApiError, Call, Response, as_json, file_pieces
+from r2v.emulator.api.calls import Call, Response, as_json, file_pieces
 from r2v.emulator.api.openai_checks import check_create, read_lines, validate_batch
-from r2v.emulator.batches.lifecycle import Entry, accept
+from r2v.emulator.batches.lifecycle import accept
 from r2v.emulator.batches.polling import BatchView, archived, cancel, view_batch
 from r2v.emulator.batches.request_results import read_rows
+from r2v.emulator.bodies import ApiError
 from r2v.emulator.server_state import EmulatedBatch, ServerState, UploadedFile
 
 
@@ -45,7 +46,14 @@ def file(state: ServerState, call: Call, name: str) -> Response:
     """GET or DELETE /v1/files/{id}."""
     batch = _batch_of_results(state, name)
     if batch is not None and call.method == "GET":
-        return as_json(views.result_file(name, batch, state.results_path(batch.id).stat().st_size))
+        result_file = UploadedFile(
+            id=name,
+            filename=f"{name}.jsonl",
+            purpose="batch_output",
+            bytes=state.results_path(batch.id).stat().st_size,
+            created_at=batch.ended_at or 0.0,
+        )
+        return as_json(views.file(result_file))
     if name not in state.files:
         raise ApiError(404, f"No such File object: {name}")
     if call.method == "GET":
@@ -105,7 +113,7 @@ def create(state: ServerState, call: Call) -> Response:
     if batch.errors:
         state.save_batch(batch)
     else:
-        accept(state, batch, (Entry(line["custom_id"], line["body"]) for line in read_lines(lines)))
+        accept(state, batch, ((line["custom_id"], line["body"]) for line in read_lines(lines)))
     return call.commit(state, as_json(views.batch(state, batch, BatchView(progress=0.0))))
 
 

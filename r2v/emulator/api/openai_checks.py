@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from r2v.emulator.api.calls import ApiError
-from r2v.emulator.bodies import parse_request
+from r2v.emulator.bodies import ApiError, parse_request
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
@@ -99,15 +98,9 @@ def _whole(state: ServerState, batch: EmulatedBatch, tokens: int) -> list[dict[s
     if "token_limit_failed" in batch.faults or (
         limits.queued_tokens is not None and queued + tokens > limits.queued_tokens
     ):
-        errors.append(
-            (
-                "token_limit_exceeded",
-                None,
-                f"Enqueued token limit reached for {batch.model}. Limit: "
-                f"{limits.queued_tokens or 0} enqueued tokens. Please try again once some in_progress batches "
-                "have been completed.",
-            )
-        )
+        message = f"Enqueued token limit reached for {batch.model}. Limit: {limits.queued_tokens or 0} enqueued tokens."
+        message += " Please try again once some in_progress batches have been completed."
+        errors.append(("token_limit_exceeded", None, message))
     if "validation_failed" in batch.faults:
         errors += [("invalid_request", line, "The request body is not valid.") for line in range(1, batch.total + 1)]
     return [{"code": code, "line": line, "message": message, "param": None} for code, line, message in errors[:_SHOWN]]
@@ -116,5 +109,5 @@ def _whole(state: ServerState, batch: EmulatedBatch, tokens: int) -> list[dict[s
 def _prompt_tokens(line: bytes) -> int:
     try:
         return parse_request("openai", json.loads(line)["body"], None).tokens_in
-    except ValueError:
+    except ApiError:
         return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.emulator.api.calls import ApiError, Call
+from r2v.emulator.api.calls import Call
 from r2v.emulator.batches.polling import BatchView
+from r2v.emulator.bodies import ApiError
 from r2v.emulator.server_state import EmulatedBatch, ServerState, UploadedFile
 
 DAY = 86_400
@@ -24,7 +25,7 @@ def kinds_in(file: str) -> tuple[str, ...]:
 
 
 def file(file: UploadedFile) -> dict[str, Any]:
-    """Return the object of an uploaded file."""
+    """Return the object of an uploaded file or a result file."""
     return {
         "id": file.id,
         "object": "file",
@@ -32,20 +33,6 @@ def file(file: UploadedFile) -> dict[str, Any]:
         "created_at": int(file.created_at),
         "filename": file.filename,
         "purpose": file.purpose,
-        "status": "processed",
-        "status_details": None,
-    }
-
-
-def result_file(name: str, batch: EmulatedBatch, size: int) -> dict[str, Any]:
-    """Return the object of a result file."""
-    return {
-        "id": name,
-        "object": "file",
-        "bytes": size,
-        "created_at": int(batch.ended_at or 0),
-        "filename": f"{name}.jsonl",
-        "purpose": "batch_output",
         "status": "processed",
         "status_details": None,
     }

@@ -9,31 +9,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from r2v.emulator.answer_bodies import EmulatedCompletion, answer_body, complete
 from r2v.emulator.answers import EmulatedRequest
-from r2v.emulator.batches.request_results import (
-    LINE_FAULTS,
-    ResultRow,
-    failed_row,
-    succeeded_row,
-    unknown_error_row,
-    unrun_row,
-)
-from r2v.emulator.bodies import CREDIT, parse_request
+from r2v.emulator.batches.request_results import ResultRow, failed_row, succeeded_row, unknown_error_row, unrun_row
+from r2v.emulator.bodies import ApiError, credit_error, parse_request
 from r2v.emulator.ledger import Bill
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.storage.files import replacing
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A request of a batch."""
-
-    custom_id: str
-    body: dict[str, Any]
+Entry = tuple[str, dict[str, Any]]
+"""(custom_id, body) of a request of a batch."""
 
 
 def accept(state: ServerState, batch: EmulatedBatch, entries: Iterable[Entry]) -> None:
@@ -66,11 +53,12 @@ def run_until(batch: EmulatedBatch) -> int:
 
 def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> tuple[ResultRow, Bill | None, int]:
     """Run a request and return its row, its bill (None unless answered) and its prompt tokens."""
-    provider, name = batch.provider, entry.custom_id
+    provider = batch.provider
+    name, body = entry
     try:
-        request: EmulatedRequest | None = parse_request(provider, entry.body, name)
-    except ValueError as error:
-        request, problem = None, str(error)
+        request: EmulatedRequest | None = parse_request(provider, body, name)
+    except ApiError as error:
+        request, problem = None, error
     prompt = request.tokens_in if request else 0
     if index >= run_until(batch):
         return unrun_row(provider, "expired", name), None, prompt
@@ -78,26 +66,14 @@ def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> 
     if refused is not None:
         return refused, None, prompt
     if request is None:
-        return failed_row(provider, name, 400, problem), None, prompt
+        return failed_row(provider, name, problem), None, prompt
+    refusal = state.refusal(provider, batch.endpoint, body)
     if "completed_null_output" in batch.faults or "completed_empty_output" in batch.faults:
-        return (
-            failed_row(provider, name, 400, "The model does not accept this request", code="invalid_value"),
-            None,
-            prompt,
-        )
-    if (refusal := state.refusal(provider, batch.endpoint, entry.body)) is not None:
-        row = failed_row(provider, name, refusal.status, refusal.message, code=refusal.code, param=refusal.param)
-        return row, None, prompt
-    body, bill = answer(state, request, path=batch.endpoint, batch=batch.id)
-    return succeeded_row(provider, name, body), bill, prompt
-
-
-def answer(
-    state: ServerState, request: EmulatedRequest, *, path: str, batch: str | None
-) -> tuple[dict[str, Any], Bill]:
-    """Return a request's answer and its bill, not yet booked."""
-    completion, bill = complete_and_bill(state, request, batch=batch)
-    return answer_body(completion, path, state.now()), bill
+        refusal = ApiError(400, "The model does not accept this request", code="invalid_value")
+    if refusal is not None:
+        return failed_row(provider, name, refusal), None, prompt
+    completion, bill = complete_and_bill(state, request, batch=batch.id)
+    return succeeded_row(provider, name, answer_body(completion, batch.endpoint, state.now())), bill, prompt
 
 
 def complete_and_bill(
@@ -105,7 +81,7 @@ def complete_and_bill(
 ) -> tuple[EmulatedCompletion, Bill]:
     """Return a request's completion and its bill, not yet booked."""
     faults = state.injector.draw("answer", request.provider, "create" if batch else "sync")
-    completion = complete(request, state.answer, faults, state.cached(request), state.count)
+    completion = complete(request, state.answer, faults, state.cached(request))
     bill = Bill(
         provider=request.provider,
         mode="batch" if batch else "sync",
@@ -115,29 +91,23 @@ def complete_and_bill(
         body_sha256=request.sha256,
         tokens_in=completion.tokens_in,
         tokens_out=completion.tokens_out,
-        cached_in=completion.cached,
-        written_in=completion.written,
-        written_1h=completion.written_1h,
+        cached_in=completion.cache.read,
+        written_in=completion.cache.written,
+        written_1h=completion.cache.written_1h,
     )
     return completion, bill
 
 
 def _line_fault(provider: str, name: str, faults: frozenset[str]) -> ResultRow | None:
-    for fault in sorted(faults & LINE_FAULTS.keys()):
-        status, message, code = LINE_FAULTS[fault]
-        return failed_row(provider, name, status, message, code=code)
-    if "line_overloaded" in faults:
-        return failed_row(provider, name, 529 if provider == "anthropic" else 503, "Overloaded")
-    if "line_credit" in faults:
-        openai = provider == "openai"
-        return failed_row(
-            provider,
-            name,
-            429 if openai else 400,
-            CREDIT[provider],
-            code="insufficient_quota",
-            kind="insufficient_quota" if openai else None,
-        )
+    errors = {
+        "line_400": ApiError(400, "messages: the request is not valid", code="invalid_value"),
+        "line_429": ApiError(429, "Rate limit reached for requests", code="rate_limit_exceeded"),
+        "line_500": ApiError(500, "The server had an error while processing your request", code="server_error"),
+        "line_overloaded": ApiError(529 if provider == "anthropic" else 503, "Overloaded"),
+        "line_credit": credit_error(provider),
+    }
+    for fault in sorted(faults & errors.keys()):
+        return failed_row(provider, name, errors[fault])
     if "line_expired" in faults:
         return unrun_row(provider, "expired", name)
     if "line_string_code" in faults:

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.emulator.bodies import error_body
+from r2v.emulator.bodies import ApiError
 
 RowKind = Literal["ok", "error", "expired", "canceled", "missing"]
-
-LINE_FAULTS: dict[str, tuple[int, str, str | None]] = {
-    "line_400": (400, "messages: the request is not valid", "invalid_value"),
-    "line_429": (429, "Rate limit reached for requests", "rate_limit_exceeded"),
-    "line_500": (500, "The server had an error while processing your request", "server_error"),
-}
-"""Line faults with an HTTP status: (status, message, OpenAI's code)."""
 
 _GONE = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -60,62 +53,43 @@ def count_rows(rows: Iterator[ResultRow]) -> dict[str, int]:
     return dict(Counter(row.kind for row in rows))
 
 
-def _encode(obj: Any) -> bytes:
-    return json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def succeeded_row(provider: str, custom_id: str, body: dict[str, Any]) -> ResultRow:
     """Return the row of an answered request."""
-    if provider == "anthropic":
-        return ResultRow(
-            "ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}})
-        )
-    return ResultRow(
-        "ok",
-        custom_id,
-        _openai(custom_id, response={"status_code": 200, "request_id": f"req_{body['id']}", "body": body}),
-    )
+    response = {"status_code": 200, "request_id": f"req_{body['id']}", "body": body}
+    return _row(provider, "ok", custom_id, {"type": "succeeded", "message": body}, response=response)
 
 
-def failed_row(
-    provider: str,
-    custom_id: str,
-    status: int,
-    message: str,
-    *,
-    code: str | None = None,
-    kind: str | None = None,
-    param: str | None = None,
-) -> ResultRow:
-    """Return the row of a request refused with this status. OpenAI's has it in `response` and leaves `error` null."""
-    body = error_body(provider, status, message, code=code, kind=kind, param=param)
-    if provider == "anthropic":
-        return ResultRow(
-            "error", custom_id, _encode({"custom_id": custom_id, "result": {"type": "errored", "error": body}})
-        )
-    return ResultRow(
-        "error",
-        custom_id,
-        _openai(custom_id, response={"status_code": status, "request_id": "req_emulated", "body": body}),
-    )
+def failed_row(provider: str, custom_id: str, error: ApiError) -> ResultRow:
+    """Return the row of a refused request. OpenAI's has the error in `response` and leaves `error` null."""
+    body = error.body(provider)
+    response = {"status_code": error.status, "request_id": "req_emulated", "body": body}
+    return _row(provider, "error", custom_id, {"type": "errored", "error": body}, response=response)
 
 
 def unknown_error_row(provider: str, custom_id: str) -> ResultRow:
     """Return the row of a failure unknown to clients: a code that is a word, a new error type."""
-    if provider == "anthropic":
-        return failed_row(provider, custom_id, 500, "Something new happened", kind="novel_error")
-    return ResultRow(
-        "error", custom_id, _openai(custom_id, error={"code": "server_error", "message": "Something happened"})
-    )
+    body = ApiError(500, "Something new happened", kind="novel_error").body(provider)
+    error = {"code": "server_error", "message": "Something happened"}
+    return _row(provider, "error", custom_id, {"type": "errored", "error": body}, error=error)
 
 
 def unrun_row(provider: str, kind: Literal["expired", "canceled"], custom_id: str) -> ResultRow:
     """Return the row of a request that did not run."""
-    if provider == "anthropic":
-        return ResultRow(kind, custom_id, _encode({"custom_id": custom_id, "result": {"type": kind}}))
     code, message = _GONE[kind]
-    return ResultRow(kind, custom_id, _openai(custom_id, error={"code": code, "message": message}))
+    return _row(provider, kind, custom_id, {"type": kind}, error={"code": code, "message": message})
 
 
-def _openai(custom_id: str, *, response: dict[str, Any] | None = None, error: dict[str, Any] | None = None) -> bytes:
-    return _encode({"id": f"batch_req_{custom_id}", "custom_id": custom_id, "response": response, "error": error})
+def _row(
+    provider: str,
+    kind: RowKind,
+    custom_id: str,
+    result: dict[str, Any],
+    *,
+    response: dict[str, Any] | None = None,
+    error: dict[str, Any] | None = None,
+) -> ResultRow:
+    """Return a row with Anthropic's `result`, or with OpenAI's `response` and `error`."""
+    body: dict[str, Any] = {"custom_id": custom_id, "result": result}
+    if provider == "openai":
+        body = {"id": f"batch_req_{custom_id}", "custom_id": custom_id, "response": response, "error": error}
+    return ResultRow(kind, custom_id, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())

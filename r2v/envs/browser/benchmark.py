@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,46 +30,6 @@ from r2v.wire.message import ToolSpec
 PREFIX = "browsergym/"
 
 
-class BrowserWorlds:
-    """Factory of one benchmark's environments: a pool of workers, limits, tools. The browser is searched for at the
-    first `make`, so that a machine without one can plan."""
-
-    def __init__(
-        self,
-        *,
-        options: Mapping[str, Any],
-        limits: WorldLimits,
-        tools: tuple[ToolSpec, ...],
-        python: Path | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.tools = tools
-        self._options = {**options, "tools": [tool.name for tool in tools]}
-        self._limits = limits
-        self._python, self._variables = python, dict(variables or {})
-        self.pool: WorkerPool | None = None
-        """Workers of the environments; None before the first `make`."""
-
-    def make(self) -> WorkerEnvironment:
-        """Return a fresh environment. Raises UsageError without a browser."""
-        if self.pool is None:
-            started = {"browser": str(find_chromium()), "flags": chromium_flags()}
-            self.pool = WorkerPool(
-                WorldProcess(
-                    world="r2v.envs.browser.world:BrowserWorld",
-                    options={**self._options, **started},
-                    python=self._python,
-                    environment=self._variables,
-                )
-            )
-        return WorkerEnvironment(self.pool, limits=self._limits, tools=self.tools)
-
-    def close(self) -> None:
-        """End the idle workers."""
-        if self.pool is not None:
-            self.pool.close()
-
-
 class BrowserBenchmark:
     """BrowserGym tasks named by `ids`, separated by spaces, with `instances` of each."""
 
@@ -77,6 +38,7 @@ class BrowserBenchmark:
     more_tasks = "raise env.options.instances, or name more in env.options.ids"
     capabilities = Capabilities(waits=True)
     pace = Pace(reset_seconds=1.0, step_seconds=0.4, cpu_share=0.5, prompt_tokens=900, page_tokens=1000)
+    decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
         self,
@@ -92,17 +54,27 @@ class BrowserBenchmark:
     ) -> None:
         require("env.options.instances", Range(at_least=1, at_most=1_000_000), instances)
         require("env.options.longest", Range(at_least=200, at_most=10_000_000), longest)
-        self._ids = [require_id(id_) for id_ in listed_in("ids", ids)]
+        self._ids = listed_in("ids", ids)
+        for id_ in self._ids:
+            if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
+                raise UsageError(
+                    f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
+                )
         require_extra("miniwob", "browsergym.core")
         packages = list(dict.fromkeys(map(package_of, self._ids)))
         for package in packages:
-            require_package(package)
+            try:
+                require_extra("miniwob", package)
+            except UsageError as error:
+                line = f"pip install {package.replace('.', '-')}==0.14.3"
+                raise UsageError(f"env.options.ids: their package {package} is not installed; {line}") from error
         self._instances = instances
-        options = {"packages": packages, "sites": [], "longest": longest, "slow_mo": slow_mo}
-        options |= {"coordinates": coordinates, "show_pages": True}
-        limits = WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds)
-        tools = (*ON_PAGE, *(POINTING if coordinates else ()), *ON_THE_WEB, *ANSWERING)
-        self.worlds = BrowserWorlds(options=options, limits=limits, tools=tools, variables=miniwob_url())
+        self._options = {"packages": packages, "sites": [], "longest": longest, "slow_mo": slow_mo}
+        self._options |= {"coordinates": coordinates, "show_pages": True}
+        self._limits = WorldLimits(
+            reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds
+        )
+        self._tools = (*ON_PAGE, *(POINTING if coordinates else ()), *ON_THE_WEB, *ANSWERING)
 
     def tasks(self) -> Sequence[Task]:
         """Return every instance of every id."""
@@ -112,17 +84,27 @@ class BrowserBenchmark:
         """Raise UsageError without a browser."""
         find_chromium()
 
+    @cached_property
+    def pool(self) -> WorkerPool:
+        """Return the pool of workers. Raises UsageError without a browser, but a machine without one can plan."""
+        return browser_pool(self._options, self._tools, variables=miniwob_url())
+
     def make(self) -> WorkerEnvironment:
-        """Return a fresh world in a worker."""
-        return self.worlds.make()
+        """Return a fresh world in a worker. Raises as `pool` does."""
+        return WorkerEnvironment(self.pool, limits=self._limits, tools=self._tools)
 
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return look-alike elements; see `r2v.envs.browser.surface`."""
-        return surface.decoys(observation, goal, count, u)
 
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
-        return surface.injection(observation, goal, family, u)
+def browser_pool(
+    options: Mapping[str, Any],
+    tools: Sequence[ToolSpec],
+    *,
+    variables: Mapping[str, str],
+    world: str = "r2v.envs.browser.world:BrowserWorld",
+    python: Path | None = None,
+) -> WorkerPool:
+    """Return a pool of workers whose worlds use this machine's browser. Raises UsageError without one."""
+    started = {"tools": [tool.name for tool in tools], "browser": str(find_chromium()), "flags": chromium_flags()}
+    return WorkerPool(WorldProcess(world=world, options={**options, **started}, python=python, environment=variables))
 
 
 def instance(id_: str, number: int) -> Task:
@@ -142,28 +124,10 @@ def listed_in(option: str, text: object) -> list[str]:
     return names
 
 
-def require_id(id_: str) -> str:
-    """Return `id_`; raise UsageError unless it has the form of a BrowserGym id."""
-    if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
-        raise UsageError(
-            f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
-        )
-    return id_
-
-
 def package_of(id_: str) -> str:
     """Return the package that registers an id: browsergym.miniwob for `browsergym/miniwob.click-test`."""
     family = id_.removeprefix(PREFIX).partition(".")[0]
     return "browsergym.core" if family == "openended" else f"browsergym.{family}"
-
-
-def require_package(package: str) -> None:
-    """Raise UsageError if a package of tasks is not installed."""
-    try:
-        require_extra("miniwob", package)
-    except UsageError as error:
-        line = f"pip install {package.replace('.', '-')}==0.14.3"
-        raise UsageError(f"env.options.ids: their package {package} is not installed; {line}") from error
 
 
 def miniwob_url() -> dict[str, str]:

@@ -31,7 +31,7 @@ def _fill(element: Element, value: str) -> Call:
     return {"tool": "fill", "bid": element.bid, "value": value}
 
 
-def _filled(page: Page, values: list[str], then: str = "Submit") -> Call | None:
+def _filled(page: Page, values: list[str]) -> Call | None:
     """Fill the page's text fields with the values, one per call, then press the button."""
     fields = page.role(*_TEXT_ROLES)
     if len(fields) < len(values):
@@ -39,11 +39,7 @@ def _filled(page: Page, values: list[str], then: str = "Submit") -> Call | None:
     for field, value in zip(fields, values, strict=False):
         if field.value != value:
             return _fill(field, value)
-    return _button(page, then)
-
-
-def _only_button(page: Page) -> Call | None:
-    return _click(next(iter(page.role("button")), None))
+    return _button(page, "Submit")
 
 
 def _quoted_button(page: Page) -> Call | None:
@@ -53,10 +49,6 @@ def _quoted_button(page: Page) -> Call | None:
 def _sequence(page: Page) -> Call | None:
     first = page.named("ONE", "button")
     return _click(page.named("TWO", "button") if first is not None and first.says("focused") else first)
-
-
-def _quoted_text(page: Page) -> Call | None:
-    return _click(page.named(page.quoted()[0]))
 
 
 def _dialog(page: Page) -> Call | None:
@@ -149,22 +141,26 @@ def _two_passwords(page: Page) -> Call | None:
     return _fill(field, word) if field is not None else _button(page, "Submit")
 
 
+def _entered(page: Page, role: str, value: str) -> Call | None:
+    """Enter the value into the field of this role, then press the button."""
+    field = next(iter(page.role(role)), None)
+    if field is None:
+        return None
+    return _button(page, "Submit") if field.value == value else _fill(field, value)
+
+
 def _date(page: Page) -> Call | None:
     match = re.search(r"(\d\d)/(\d\d)/(\d{4})", page.goal)
-    field = next(iter(page.role("Date")), None)
-    if match is None or field is None:
+    if match is None:
         return None
-    value = datetime.date(int(match[3]), int(match[1]), int(match[2])).isoformat()
-    return _button(page, "Submit") if field.value == value else _fill(field, value)
+    return _entered(page, "Date", datetime.date(int(match[3]), int(match[1]), int(match[2])).isoformat())
 
 
 def _time(page: Page) -> Call | None:
     match = re.search(r"(\d+):(\d\d) ([AP])M", page.goal)
-    field = next(iter(page.role("InputTime")), None)
-    if match is None or field is None:
+    if match is None:
         return None
-    value = f"{int(match[1]) % 12 + 12 * (match[3] == 'P'):02d}:{match[2]}"
-    return _button(page, "Submit") if field.value == value else _fill(field, value)
+    return _entered(page, "InputTime", f"{int(match[1]) % 12 + 12 * (match[3] == 'P'):02d}:{match[2]}")
 
 
 def _focus(page: Page) -> Call | None:
@@ -218,11 +214,6 @@ def _algebra(page: Page) -> Call | None:
     return _filled(page, [str(x)])
 
 
-def _letters(page: Page) -> Call | None:
-    letters = [element.name for element in page.role("StaticText")]
-    return _filled(page, ["".join(letters)])
-
-
 EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-button": _quoted_button,
     "click-button-sequence": _sequence,
@@ -233,7 +224,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-collapsible-2": _find_in_sections,
     "click-dialog": _dialog,
     "click-dialog-2": _dialog,
-    "click-link": _quoted_text,
+    "click-link": lambda page: _click(page.named(page.quoted()[0])),
     "click-option": _option,
     "click-scroll-list": _scroll_list,
     "click-tab": _tab,
@@ -241,7 +232,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "click-tab-2-easy": _find_in_tabs,
     "click-tab-2-hard": _find_in_tabs,
     "click-tab-2-medium": _find_in_tabs,
-    "click-test": _only_button,
+    "click-test": lambda page: _click(next(iter(page.role("button")), None)),
     "click-test-2": lambda page: _button(page, "ONE"),
     "click-widget": _widget,
     "choose-list": _list,
@@ -257,7 +248,7 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "login-user": _login,
     "simple-algebra": _algebra,
     "simple-arithmetic": _arithmetic,
-    "text-transform": _letters,
+    "text-transform": lambda page: _filled(page, ["".join(element.name for element in page.role("StaticText"))]),
     "unicode-test": _quoted_button,
 }
 """Expert by MiniWoB++ task."""
@@ -267,10 +258,8 @@ _BEGIN_SOLVED = ("drag-box", "drag-cube", "generate-number")
 
 def hand_in(request: Request) -> str:
     """Return the call that submits the page unchanged: press its submit button, else wait."""
-    pages = [message.text for message in request.messages if message.role == "tool"]
-    page = read_page(pages[-1] if pages else "")
-    call = _button(page, "Submit") or _button(page, "submit")
-    return json.dumps(call or {"tool": "noop", "wait_ms": 100}, separators=(",", ":"))
+    page = _latest_page(request)
+    return _line(_button(page, "Submit") or _button(page, "submit"))
 
 
 def begins_solved(task: str, observation: str) -> bool:
@@ -288,11 +277,19 @@ def begins_solved(task: str, observation: str) -> bool:
 def next_call(request: Request) -> str:
     """Return the expert's call for a request's latest page; a wait if the page lacks the needed element."""
     task = _TASK.search("\n".join(message.text for message in request.messages if message.role != "tool"))
+    if task is None or task[1] not in EXPERTS:
+        return _line(None)
+    try:
+        return _line(EXPERTS[task[1]](_latest_page(request)))
+    except (IndexError, ValueError):  # a perturbation cut the page or the goal
+        return _line(None)
+
+
+def _latest_page(request: Request) -> Page:
     pages = [message.text for message in request.messages if message.role == "tool"]
-    call: Call | None = None
-    if task is not None and task[1] in EXPERTS and pages:
-        try:
-            call = EXPERTS[task[1]](read_page(pages[-1]))
-        except (IndexError, ValueError):  # a perturbation cut the page or the goal
-            call = None
+    return read_page(pages[-1] if pages else "")
+
+
+def _line(call: Call | None) -> str:
+    """Return the action of a call; a wait without one."""
     return json.dumps(call or {"tool": "noop", "wait_ms": 100}, ensure_ascii=False, separators=(",", ":"))

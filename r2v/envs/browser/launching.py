@@ -12,7 +12,6 @@ class _SharedChromium:
 
     def __init__(self) -> None:
         self._browsers: dict[int, Any] = {}
-        self._launch: Any = None
 
     def start(self, playwright: Any, browser: str, flags: list[str]) -> None:
         """Make `playwright` launch `browser`, once per value of `slow_mo`."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.browser import surface
-from r2v.envs.browser.benchmark import PREFIX, BrowserWorlds, instance, listed_in, miniwob_url
+from r2v.envs.browser.benchmark import PREFIX, browser_pool, instance, listed_in, miniwob_url
 from r2v.envs.browser.chromium import find_chromium, require_extra
 from r2v.envs.browser.experts import EXPERTS, begins_solved, hand_in, next_call
 from r2v.envs.browser.miniwob_tasks import MINIWOB_TASKS
 from r2v.envs.browser.tools import ON_PAGE, POINTING
 from r2v.envs.pace import Pace
 from r2v.envs.worker.environment import WorkerEnvironment, WorldLimits
+from r2v.envs.worker.pool import WorkerPool
 from r2v.errors import UsageError, nearest
 from r2v.llm.types import Request
 
@@ -41,6 +43,8 @@ class MiniWoB:
         page_tokens=200,
         action_tokens=20,
     )
+    expert = staticmethod(next_call)
+    decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
         self,
@@ -58,22 +62,21 @@ class MiniWoB:
         self._names = _named(names)
         self._instances = instances
         require_extra("miniwob", "browsergym.miniwob")
-        url = miniwob_url()
-        if not url:
+        self._url = miniwob_url()
+        if not self._url:
             require_extra("miniwob", "miniwob")
-        self.worlds = BrowserWorlds(
-            options={
-                "packages": ["browsergym.miniwob"],
-                "sites": [url["MINIWOB_URL"]],
-                "longest": longest,
-                "slow_mo": 0,
-                "page_seconds": 30,
-                "coordinates": coordinates,
-            },
-            limits=WorldLimits(reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds),
-            tools=(*ON_PAGE, *(POINTING if coordinates else ())),
-            variables=url,
+        self._options = {
+            "packages": ["browsergym.miniwob"],
+            "sites": [self._url["MINIWOB_URL"]],
+            "longest": longest,
+            "slow_mo": 0,
+            "page_seconds": 30,
+            "coordinates": coordinates,
+        }
+        self._limits = WorldLimits(
+            reset_seconds=reset_seconds, step_seconds=step_seconds, episode_seconds=episode_seconds
         )
+        self._tools = (*ON_PAGE, *(POINTING if coordinates else ()))
 
     def tasks(self) -> Sequence[Task]:
         """Return every instance of every named task, instance by instance, so that a prefix has all kinds."""
@@ -85,13 +88,14 @@ class MiniWoB:
         """Raise UsageError without a browser."""
         find_chromium()
 
-    def make(self) -> WorkerEnvironment:
-        """Return a fresh world in a worker."""
-        return self.worlds.make()
+    @cached_property
+    def pool(self) -> WorkerPool:
+        """Return the pool of workers. Raises UsageError without a browser, but a machine without one can plan."""
+        return browser_pool(self._options, self._tools, variables=self._url)
 
-    def expert(self, request: Request) -> str:
-        """Return the stand-in teacher's call; see `r2v.envs.browser.experts`."""
-        return next_call(request)
+    def make(self) -> WorkerEnvironment:
+        """Return a fresh world in a worker. Raises as `pool` does."""
+        return WorkerEnvironment(self.pool, limits=self._limits, tools=self._tools)
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
         """Return the player of `r2v check-env` that submits each page unchanged, which must not succeed."""
@@ -100,14 +104,6 @@ class MiniWoB:
     def begins_solved(self, task: Task, observation: str) -> bool:
         """True if a page may be solved in its initial state; see `r2v.envs.browser.experts`."""
         return begins_solved(str(task.template_id).removeprefix("miniwob."), observation)
-
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return look-alike elements; see `r2v.envs.browser.surface`."""
-        return surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
-        return surface.injection(observation, goal, family, u)
 
 
 def _named(names: str) -> list[str]:

@@ -106,16 +106,13 @@ def _check_splits(tasks: Sequence[Task], findings: CheckFindings) -> None:
         findings.note(f"{shared} tasks share their goal text with another of their split")
     empty = [name for name in ("train", "calibration", "evaluation") if tasks and not counts[name]]
     if empty:
-        findings.note(f"no task falls into {' and '.join(empty)}; stages that need one will refuse ({_listed(counts)})")
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        findings.note(f"no task falls into {' and '.join(empty)}; stages that need one will refuse ({listed})")
 
 
 def split(task: Task) -> str:
     """Return the split that a task declares, else the one drawn for it."""
     return task.split or split_of(task.task_id)
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _in_turn(tasks: Sequence[Task]) -> list[Task]:

@@ -241,24 +241,21 @@ def _check_snapshots(benchmark: Any, played: Played, findings: CheckFindings) ->
     """Restore the middle of the episode in a fresh world, twice: the rest must repeat exactly."""
     middle = len(played.actions) // 2
     with _world(benchmark, CheckFindings()) as env:
-        if isinstance(env, Snapshots) and len(played.snapshots) > middle:
-            _check_branches(env, played, middle, findings)
-
-
-def _check_branches(env: Any, played: Played, middle: int, findings: CheckFindings) -> None:
-    for attempt in ("a fresh world", "the same world a second time"):
-        if findings.call(f"restore in {attempt}", lambda: env.restore(played.snapshots[middle])) is RAISED:
+        if not isinstance(env, Snapshots) or len(played.snapshots) <= middle:
             return
-        branch = Played(task=played.task, first=played.first, tools=played.tools)
-        for step in range(middle, len(played.actions)):
-            _take(env, branch, played.actions[step], findings)
-            if not branch.whole or branch.turns[-1] != played.turns[step]:
-                findings.fault(
-                    f"after restore in {attempt} the same actions meet other answers; a snapshot holds the whole "
-                    "state, and playing on does not change it",
-                    f"task {played.task.task_id}, snapshot of step {middle}, step {step}",
-                )
+        for attempt in ("a fresh world", "the same world a second time"):
+            if findings.call(f"restore in {attempt}", lambda: env.restore(played.snapshots[middle])) is RAISED:
                 return
+            branch = Played(task=played.task, first=played.first, tools=played.tools)
+            for step in range(middle, len(played.actions)):
+                _take(env, branch, played.actions[step], findings)
+                if not branch.whole or branch.turns[-1] != played.turns[step]:
+                    findings.fault(
+                        f"after restore in {attempt} the same actions meet other answers; a snapshot holds the whole "
+                        "state, and playing on does not change it",
+                        f"task {played.task.task_id}, snapshot of step {middle}, step {step}",
+                    )
+                    return
 
 
 def _check_malformed(benchmark: Any, task: Task, seed: int, findings: CheckFindings) -> None:

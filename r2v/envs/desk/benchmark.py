@@ -43,6 +43,7 @@ class Desk:
             "cpu_share": "assumed",
         },
     )
+    decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
         self,
@@ -76,11 +77,3 @@ class Desk:
     def players(self) -> Mapping[str, Callable[[Request], str]]:
         """Return the contract check's gold player: the expert without its flaws."""
         return {"gold": DeskExpert(slips=0.0, weakness=0.0)}
-
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return look-alike lines; see `r2v.envs.desk.surface`."""
-        return surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return a line to plant and its canary; see `r2v.envs.desk.surface`."""
-        return surface.injection(observation, goal, family, u)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from r2v.envs.base import Info, Task
@@ -102,6 +103,11 @@ def _policy(state: DeskState, call: Arguments) -> DeskState:
     return replace(state, page=pages.policy(state.world))
 
 
+def _reply(state: DeskState, call: Arguments) -> DeskState:
+    reply = call["name"], call["id"]
+    return replace(state, page=pages.sent(*reply), replies=(*state.replies, reply))
+
+
 def _act(state: DeskState, tool: str, call: Arguments) -> DeskState:
     if call["id"] != state.opened:
         raise CallRefused(NOT_OPEN)
@@ -118,28 +124,17 @@ def _act(state: DeskState, tool: str, call: Arguments) -> DeskState:
     return replace(state, page=pages.effect(tool, call["id"]), effects=(*state.effects, (tool, call["id"], detail)))
 
 
-def _carry_out(state: DeskState, tool: str, call: Arguments) -> DeskState:
-    """Return the state after a well-formed call. Raises CallRefused."""
-    if tool in ACTS:
-        return _act(state, tool, call)
-    match tool:
-        case "find":
-            return _find(state, call)
-        case "more":
-            return _more(state, call)
-        case "get":
-            return _get(state, call)
-        case "policy":
-            return _policy(state, call)
-        case "staff":
-            return replace(state, page=pages.staff(state.world, call["team"]))
-        case "reply":
-            return replace(
-                state, page=pages.sent(call["name"], call["id"]), replies=(*state.replies, (call["name"], call["id"]))
-            )
-        case "done":
-            return replace(state, page=pages.bye(), finished=True)
-    return state
+_CALLS: dict[str, Callable[[DeskState, Arguments], DeskState]] = {
+    "find": _find,
+    "more": _more,
+    "refresh": lambda state, call: state,
+    "get": _get,
+    "policy": _policy,
+    "staff": lambda state, call: replace(state, page=pages.staff(state.world, call["team"])),
+    "reply": _reply,
+    "done": lambda state, call: replace(state, page=pages.bye(), finished=True),
+}
+"""The state after a well-formed call by tool, acts aside; a function may raise CallRefused."""
 
 
 def follow(state: DeskState, action: str) -> DeskState:
@@ -154,7 +149,7 @@ def follow(state: DeskState, action: str) -> DeskState:
         raise CallRefused(WRONG_ARGUMENTS)
     if call.get("kind", KINDS[0]) not in KINDS:
         raise CallRefused(WRONG_ARGUMENTS)
-    return _carry_out(state, tool, call)
+    return _act(state, tool, call) if tool in ACTS else _CALLS[tool](state, call)
 
 
 class DeskEnvironment:

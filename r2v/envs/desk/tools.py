@@ -7,65 +7,52 @@ from __future__ import annotations
 
 from typing import Any
 
+from r2v.envs.base import tool
 from r2v.envs.desk.vocabulary import KINDS, STATES, VERBS, parse
-from r2v.wire.message import ToolSpec
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _RECORD = {"name": _TEXT, "team": _TEXT, "item": _TEXT, "id": {"type": "string", "pattern": "^r[0-9]{3}$"}}
 
 
-def _tool(name: str, description: str, /, **properties: dict[str, Any]) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        description=description,
-        parameters={
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        },
-    )
-
-
 TOOLS = (
-    _tool(
+    tool(
         "find",
         "List the records of a kind that a search for a name brings up.",
         kind={"type": "string", "enum": list(KINDS)},
         name=_TEXT,
     ),
-    _tool("more", "Show the next page of the list."),
-    _tool("refresh", "Show the current page again."),
-    _tool("get", "Open a record; its fields and id must agree.", **_RECORD),
-    _tool(
+    tool("more", "Show the next page of the list."),
+    tool("refresh", "Show the current page again."),
+    tool("get", "Open a record; its fields and id must agree.", **_RECORD),
+    tool(
         "policy",
         "Show what the policy says to do with a record of each status.",
         kind={"type": "string", "enum": list(KINDS)},
     ),
-    _tool("staff", "Show the technicians a team can call on.", team=_TEXT),
-    _tool("close", "Close the open record. Cannot be undone.", **_RECORD),
-    _tool(
+    tool("staff", "Show the technicians a team can call on.", team=_TEXT),
+    tool("close", "Close the open record. Cannot be undone.", **_RECORD),
+    tool(
         "assign",
         "Give the open record to a technician in the state named. Cannot be undone.",
         **_RECORD,
         state={"type": "string", "enum": list(STATES)},
         tech={"type": "string", "x-free": True},
     ),
-    _tool(
+    tool(
         "decide",
         "Decide the open record, whose status is named, as the policy says. Cannot be undone.",
         **_RECORD,
         status=_TEXT,
         verb={"type": "string", "enum": list(VERBS)},
     ),
-    _tool(
+    tool(
         "reply",
         "Write to the requester of a record.",
         name=_TEXT,
         id=_RECORD["id"],
         text={"type": "string", "x-free": True},
     ),
-    _tool("done", "Say that the task is finished."),
+    tool("done", "Say that the task is finished."),
 )
 
 ACTS = ("close", "assign", "decide")

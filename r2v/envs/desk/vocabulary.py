@@ -12,54 +12,14 @@ from functools import lru_cache
 from r2v.randomness import uniform
 
 KINDS = ("ticket", "asset", "access", "order")
-PERSON_NAMES = tuple(
-    f"{first} {last}"
-    for last in ("lee", "cole", "diaz", "moss")
-    for first in (
-        "ann",
-        "bob",
-        "cara",
-        "dev",
-        "eve",
-        "finn",
-        "gia",
-        "hugo",
-        "ines",
-        "jon",
-        "kim",
-        "leo",
-        "mia",
-        "ned",
-        "ola",
-        "pam",
-    )
-)
+_FIRST_NAMES = str.split("ann bob cara dev eve finn gia hugo ines jon kim leo mia ned ola pam")
+PERSON_NAMES = tuple(f"{first} {last}" for last in ("lee", "cole", "diaz", "moss") for first in _FIRST_NAMES)
 TEAMS = ("net", "web", "data", "field", "sales", "legal", "audit", "payroll", "store", "lab", "press", "travel")
-ITEM_NAMES = (
-    "laptop",
-    "phone",
-    "badge",
-    "printer",
-    "router",
-    "screen",
-    "server",
-    "scanner",
-    "camera",
-    "headset",
-    "tablet",
-    "license",
-    "mailbox",
-    "locker",
-    "vpn",
-    "projector",
-    "keyboard",
-    "dock",
-    "modem",
-    "switch",
-    "charger",
-    "cable",
-    "desk",
-    "chair",
+ITEM_NAMES = tuple(
+    str.split("""
+    laptop phone badge printer router screen server scanner camera headset tablet license mailbox locker vpn
+    projector keyboard dock modem switch charger cable desk chair
+    """)
 )
 STATUSES = ("new", "open", "waiting", "expired", "damaged", "lost", "disputed", "overdue")
 VERBS = ("approve", "reject", "hold", "return")

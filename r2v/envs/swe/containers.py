@@ -30,26 +30,15 @@ class DockerShell:
     def __init__(self, image: str, *, timeout: int) -> None:
         self._timeout = timeout
         self._name = f"r2v-{uuid.uuid4().hex[:12]}"
-        limits = [
-            "--pids-limit",
-            "512",
-            "--memory",
-            "8g",
-            "--cap-drop",
-            "NET_RAW",
-            "--security-opt",
-            "no-new-privileges",
-        ]
-        words = ["docker", "run", "--detach", "--rm", "--init", "--network", "none", *limits, "--pull", "never"]
-        _started([*words, "--name", self._name, image, "sleep", "infinity"], f"docker cannot start {image}")
+        words = ["docker", "run", "--detach", "--rm", "--init", "--network", "none", "--pids-limit", "512"]
+        words += ["--memory", "8g", "--cap-drop", "NET_RAW", "--security-opt", "no-new-privileges", "--pull", "never"]
+        run_client([*words, "--name", self._name, image, "sleep", "infinity"], f"docker cannot start {image}")
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         """Run a command; see `r2v.envs.swe.shells.Shell`."""
         variables = [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
         words = ["docker", "exec", *variables, "--workdir", cwd or "/testbed", self._name]
-        return run_command(
-            [*words, *_limited(timeout or self._timeout), "bash", "-lc", action["command"]], timeout or self._timeout
-        )
+        return _run_command(words, action["command"], timeout or self._timeout)
 
     def cleanup(self) -> None:
         """End the container with all its processes."""
@@ -72,7 +61,7 @@ class ApptainerShell:
         self._image = str(image)
         problem = f"apptainer cannot start {image.name} without a network and with fakeroot"
         try:  # so that a site's restriction is never mistaken for the output of an agent's command
-            _started([*self._words, "--pwd", "/", self._image, "true"], problem)
+            run_client([*self._words, "--pwd", "/", self._image, "true"], problem)
         except EnvironmentFault:
             self.cleanup()
             raise
@@ -80,9 +69,7 @@ class ApptainerShell:
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         """Run a command; see `r2v.envs.swe.shells.Shell`."""
         words = [*self._words, "--pwd", cwd or "/testbed", self._image]
-        return run_command(
-            [*words, *_limited(timeout or self._timeout), "bash", "-lc", action["command"]], timeout or self._timeout
-        )
+        return _run_command(words, action["command"], timeout or self._timeout)
 
     def cleanup(self) -> None:
         """Remove the writable layer."""
@@ -97,25 +84,21 @@ def program() -> str:
     raise EnvironmentFault("apptainer is not installed; load its module, or set env.options.environment=docker")
 
 
-def _limited(seconds: int) -> Sequence[str]:
-    """Return the prefix that ends a command and its children inside the container before the client times out."""
-    return ("timeout", "--kill-after=5", str(seconds))
-
-
-def _started(words: list[str], problem: str) -> None:
+def run_client(words: list[str], problem: str, seconds: float | None = _START_SECONDS) -> None:
+    """Run a container client. Raises EnvironmentFault, which begins with `problem`, if it fails or takes longer."""
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=_START_SECONDS, check=False
-        )
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(f"{problem}: {error}") from error
     if done.returncode:
         raise EnvironmentFault(f"{problem}: {' '.join(done.stderr.split())[-300:]}")
 
 
-def run_command(words: Sequence[str], seconds: int) -> dict[str, Any]:
-    """Run a container client without the caller's keys and return output, returncode and exception_info. Raises
-    EnvironmentFault if it cannot be started."""
+def _run_command(client: Sequence[str], command: str, seconds: int) -> dict[str, Any]:
+    """Run a command by a container client without the caller's keys and return output, returncode and exception_info.
+    Raises EnvironmentFault if the client cannot be started."""
+    # The limit inside ends the command and its children before the client times out.
+    words = [*client, "timeout", "--kill-after=5", str(seconds), "bash", "-lc", command]
     passed = {
         name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "USER") if name in os.environ
     }

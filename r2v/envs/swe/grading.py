@@ -105,12 +105,19 @@ def with_exit_code(script: str) -> str:
 
 def require_grading() -> Path:
     """Return the folder of the package swebench without importing it. Raises UsageError if it is not installed."""
-    if (folder := _package()) is None:
+    try:
+        spec = importlib.util.find_spec("swebench")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    own = swebench_home() / "grading" / "swebench"
+    if not own.is_dir():
         raise UsageError(
             "env.benchmark=swebench: the package swebench, which grades, is not installed; run "
             f'`pip install -e ".[swebench]"` or `{INSTALL_COMMAND}`'
         )
-    return folder
+    return own
 
 
 @cache
@@ -121,9 +128,8 @@ def official_grading() -> ModuleType:
     The parent package imports docker and modal for its own runs; grading needs neither, so empty modules replace it.
     """
     folder = require_grading()
-    before = {name: sys.modules.get(name) for name in ("swebench", "swebench.harness")}
     for name, path in (("swebench", folder), ("swebench.harness", folder / "harness")):
-        if before[name] is None:
+        if name not in sys.modules:
             shell = ModuleType(name)
             shell.__path__ = [str(path)]
             sys.modules[name] = shell
@@ -132,15 +138,3 @@ def official_grading() -> ModuleType:
         return importlib.import_module("swebench.harness.grading")
     finally:
         sys.path.remove(str(folder.parent))
-
-
-def _package() -> Path | None:
-    """Return the folder of the package swebench without importing it, None if it is not installed."""
-    try:
-        spec = importlib.util.find_spec("swebench")
-    except (ImportError, ValueError):
-        spec = None
-    if spec is not None and spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    own = swebench_home() / "grading" / "swebench"
-    return own if own.is_dir() else None

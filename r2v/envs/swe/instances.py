@@ -95,6 +95,7 @@ def instance_of(record: Mapping[str, Any], folder: Path, where: str) -> Instance
     if (split := record.get("split")) is not None and split not in SPLITS:
         raise InputError(f"{label}: split is {split!r:.40}; allowed: {', '.join(SPLITS)}, or none")
     repository = folder / record["repo"]
+    bare = (repository / "objects").is_dir() and (repository / "HEAD").is_file()
     texts = {field: str(record.get(field) or "") for field in ("version", "patch", "image", "setup_script")}
     return Instance(
         **{field: record[field] for field in _TEXTS},
@@ -102,12 +103,8 @@ def instance_of(record: Mapping[str, Any], folder: Path, where: str) -> Instance
         fail_to_pass=_tests(record, "FAIL_TO_PASS", label),
         pass_to_pass=_tests(record, "PASS_TO_PASS", label),
         split=split,
-        repository=repository.resolve() if _is_repository(repository) else None,
+        repository=repository.resolve() if bare or (repository / ".git").exists() else None,
     )
-
-
-def _is_repository(path: Path) -> bool:
-    return (path / ".git").exists() or ((path / "objects").is_dir() and (path / "HEAD").is_file())
 
 
 def _tests(record: Mapping[str, Any], field: str, label: str) -> tuple[str, ...]:

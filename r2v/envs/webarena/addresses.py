@@ -25,6 +25,8 @@ PUBLIC_NAMES = {
     "homepage": "http://homepage.com",
 }
 """Public name by site, as in the official package."""
+TASK_SITES = tuple(site for site in PUBLIC_NAMES if site != "homepage")
+"""Sites that tasks need."""
 UNSET_SITE = "todo"
 """BrowserGym's value for a site that is not hosted."""
 

@@ -18,17 +18,17 @@ from typing import Any, Literal
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.browser import surface
-from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.envs.browser.benchmark import browser_pool
+from r2v.envs.browser.chromium import find_chromium
 from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB
 from r2v.envs.pace import PACES
-from r2v.envs.webarena.addresses import PUBLIC_NAMES, SiteSet, site_names, site_set
+from r2v.envs.webarena.addresses import TASK_SITES, SiteSet, site_names, site_set
 from r2v.envs.webarena.environment import SiteState, WebArenaEnvironment
 from r2v.envs.webarena.home import child_python, is_installed, require_installed, webarena_home
 from r2v.envs.webarena.judging import AnswerJudge
 from r2v.envs.webarena.tasks import chosen_tasks
 from r2v.envs.worker.environment import WorldLimits
 from r2v.envs.worker.pool import WorkerPool
-from r2v.envs.worker.process import WorldProcess
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.llm.types import Request
@@ -46,6 +46,7 @@ class WebArena:
     name = "webarena"
     version = "1"
     pace = PACES["webarena"]
+    decoys, injection = staticmethod(surface.decoys), staticmethod(surface.injection)
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ class WebArena:
             require(f"env.options.{name}_seconds", _SECONDS, value)
         if reset not in ("auto", "never"):
             raise UsageError(f"env.options.reset={reset!r:.40}: allowed: auto, never")
-        self._ids = _numbers(_listed("tasks", tasks))
+        ids = _listed("tasks", tasks)
+        self._ids = ids and [int(id_) if isinstance(id_, str) and id_.isdecimal() else id_ for id_ in ids]
         self._needed = _listed("sites", sites)
         self._judged = judged
         self._judge = None if judge is None else AnswerJudge(judge)
@@ -96,7 +98,7 @@ class WebArena:
         if isinstance(judge, Mapping) and isinstance(variable := judge.get("api_key_env"), str):
             require_sendable(variable)
         if not any(name.startswith("WA_") for name in os.environ):
-            site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
+            site_set(None, TASK_SITES)
 
     def require_here(self) -> None:
         """Raise UsageError if the child is not installed, a needed site is not named, or there is no browser. The sites
@@ -138,11 +140,16 @@ class WebArena:
 
     def make(self) -> WebArenaEnvironment:
         """Return a fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError for a missing site."""
-        return self._made(None)
+        return self.make_at(None)
 
-    def make_at(self, site: str) -> WebArenaEnvironment:
+    def make_at(self, site: str | None) -> WebArenaEnvironment:
         """Return a fresh world on the site set of the variables WA_<SITE>_SHOPPING, ... Raises as `make` does."""
-        return self._made(site)
+        if site not in self._pools:
+            sites = site_set(site, self._sites_needed)
+            state = _state(sites) if sites.reset and self._reset == "auto" else None
+            self._pools[site] = self._pool(sites), state
+        pool, state = self._pools[site]
+        return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
 
     def close(self) -> None:
         """End the idle workers."""
@@ -153,44 +160,21 @@ class WebArena:
         """Return the contract check's empty player, which answers "done" at once."""
         return {"empty": lambda request: '{"tool":"send_msg_to_user","text":"done"}'}
 
-    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Return look-alike elements; see `r2v.envs.browser.surface`."""
-        return surface.decoys(observation, goal, count, u)
-
-    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
-        return surface.injection(observation, goal, family, u)
-
-    def _made(self, site: str | None) -> WebArenaEnvironment:
-        if site not in self._pools:
-            sites = site_set(site, self._sites_needed)
-            state = _state(sites) if sites.reset and self._reset == "auto" else None
-            self._pools[site] = self._pool(sites), state
-        pool, state = self._pools[site]
-        return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
-
     def _pool(self, sites: SiteSet) -> WorkerPool:
         options = {
             **self._options,
-            "browser": str(find_chromium()),
-            "flags": chromium_flags(),
-            "tools": [tool.name for tool in WEB_TOOLS],
             "show_goal": False,
             "show_pages": True,
             "shown": sites.shown(),
             "traces": str(Path(self._traces).resolve()) if self._traces else "",
         }
-        return WorkerPool(
-            WorldProcess(
-                world="r2v.envs.webarena.world:WebArenaWorld",
-                options=options,
-                python=child_python(),
-                environment={
-                    **sites.variables(),
-                    "NLTK_DATA": str(webarena_home() / "nltk_data"),
-                    "PYTHONWARNINGS": "ignore",
-                },
-            )
+        own = {"NLTK_DATA": str(webarena_home() / "nltk_data"), "PYTHONWARNINGS": "ignore"}
+        return browser_pool(
+            options,
+            WEB_TOOLS,
+            variables={**sites.variables(), **own},
+            world="r2v.envs.webarena.world:WebArenaWorld",
+            python=child_python(),
         )
 
 
@@ -210,7 +194,3 @@ def _listed(option: str, value: object) -> Any:
     if items is None or (isinstance(items, Sequence) and items):
         return items if items is None else list(items)
     raise UsageError(f"env.options.{option}={value!r:.40}: give a list, or none for all")
-
-
-def _numbers(ids: list[Any] | None) -> list[Any] | None:
-    return ids and [int(id_) if isinstance(id_, str) and id_.isdecimal() else id_ for id_ in ids]

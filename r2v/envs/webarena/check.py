@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 
 from r2v.envs.browser.chromium import find_chromium
-from r2v.envs.webarena.addresses import PUBLIC_NAMES, UNSET_SITE, site_set, variable
+from r2v.envs.webarena.addresses import TASK_SITES, UNSET_SITE, site_set, variable
 from r2v.envs.webarena.home import INSTALL_WEBARENA, is_installed, webarena_home
 from r2v.errors import UsageError
 
@@ -37,7 +37,7 @@ def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
     """Yield (True if fine, line) for each site of a set. Raises UsageError for a bad address or a set without sites."""
     sites = site_set(name, ())
     if all(url == UNSET_SITE for url in sites.urls.values()):
-        sites = site_set(name, [site for site in PUBLIC_NAMES if site != "homepage"])
+        sites = site_set(name, TASK_SITES)
     for site, url in sites.urls.items():
         if url == UNSET_SITE:
             yield True, f"{site}: {variable(site, name)} is not set; name the others in env.options.sites"

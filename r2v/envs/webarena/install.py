@@ -68,9 +68,9 @@ def _fetch_punkt(python: str, data: Path) -> None:
                     write_text(data / _PUNKT / name.rpartition("/")[2], opened.read(name).decode())
 
 
-def run_program(words: list[str], problem: str, variables: dict[str, str] | None = None, text: str = "") -> str:
+def run_program(words: list[str], problem: str, variables: dict[str, str] | None = None) -> str:
     """Return a program's standard output. Raises EnvironmentFault with its last error line if it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=variables, input=text)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         wrong = [line for line in lines if "rror" in line] or lines or [f"exit code {done.returncode}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.envs.base import Task
-from r2v.envs.webarena.addresses import PUBLIC_NAMES
+from r2v.envs.webarena.addresses import PUBLIC_NAMES, TASK_SITES
 from r2v.envs.webarena.home import child_package
 from r2v.errors import UsageError
 
@@ -29,9 +29,8 @@ def chosen_tasks(ids: Sequence[int] | None, sites: Collection[str] | None) -> li
         if id_ not in listed:
             raise UsageError(f"env.options.tasks: no task {id_!r:.40}; WebArena's are 0 to {WEBARENA_TASKS - 1}")
     for site in sites or ():
-        if site not in PUBLIC_NAMES or site == "homepage":
-            allowed = ", ".join(name for name in PUBLIC_NAMES if name != "homepage")
-            raise UsageError(f"env.options.sites: no site {site!r:.40}; allowed: {allowed}")
+        if site not in TASK_SITES:
+            raise UsageError(f"env.options.sites: no site {site!r:.40}; allowed: {', '.join(TASK_SITES)}")
     changing = tasks_that_change(child_package("webarena_verified"))
     chosen_ids = None if ids is None else set(ids)
     texts = Counter(record["intent"] for record in listed.values())

@@ -89,7 +89,8 @@ class Worker:
         self._output = self._process.stdout.fileno()
         for descriptor in (self._output, self._answers, self._requests):
             os.set_blocking(descriptor, False)
-        order = {"world": spec.world, "options": dict(spec.options), "search": _search(spec)}
+        search = [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]  # R2V's own folder comes last
+        order = {"world": spec.world, "options": dict(spec.options), "search": search}
         self.pid: int = self._ask(order, "start", seconds)["process"]
         """Process id of the world."""
 
@@ -132,13 +133,14 @@ class Worker:
         try:
             body = json.dumps(order, allow_nan=False).encode("utf-8", "surrogatepass")
             self._send(struct.pack(">I", len(body)) + body, until)
-            reply = json.loads(self._receive(until).decode("utf-8", "surrogatepass"))
+            size = struct.unpack(">I", self._read(4, until))[0]
+            if size > _LARGEST:
+                self._fail(f"{method}: an answer of {size} bytes, where at most {_LARGEST} are taken")
+            reply = json.loads(self._read(size, until).decode("utf-8", "surrogatepass"))
         except TimeoutError:
             self._fail(f"{method}: no answer within {seconds:g} s")
         except (EOFError, BrokenPipeError):
             self._fail(f"{method}: the world's process ended{self._how()}")
-        except _FloodError as flood:
-            self._fail(f"{method}: an answer of {flood} bytes, where at most {_LARGEST} are taken")
         except ValueError:
             self._fail(f"{method}: the world's process answered with something else than an answer")
         except BaseException:  # after an interruption, the next call would read this call's answer
@@ -170,12 +172,6 @@ class Worker:
             self._wait([self._output], [self._requests], until)
             with suppress(BlockingIOError):
                 view = view[os.write(self._requests, view) :]
-
-    def _receive(self, until: float) -> bytes:
-        size = struct.unpack(">I", self._read(4, until))[0]
-        if size > _LARGEST:
-            raise _FloodError(size)
-        return self._read(size, until)
 
     def _read(self, size: int, until: float) -> bytes:
         parts = []
@@ -226,17 +222,8 @@ def _end_all_of(scratch: Path) -> None:
                     killed = True
 
 
-class _FloodError(Exception):
-    """An answer above _LARGEST bytes; its text is the size."""
-
-
 def _environment(spec: WorldProcess, scratch: Path) -> dict[str, str]:
     """Return the environment variables of the process: _PASSED, its own folders, and the benchmark's."""
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
     return {**passed, **own, **spec.environment}
-
-
-def _search(spec: WorldProcess) -> list[str]:
-    """Return the search path after the interpreter's own: the benchmark's folders, then R2V's."""
-    return [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]

@@ -169,17 +169,20 @@ def _bits(leak: SummaryStats) -> str:
     return f"{leak['mean']:.1f} of {leak['entropy']:.1f}{interval}"
 
 
-def _contrast(factor: str, contrast: SummaryStats) -> str:
-    effect = contrast["revealed"]
+def _change(effect: SummaryStats, blocks: str) -> str:
+    """Return a change of the reveal rate in words; `blocks` are the units of its interval."""
     interval = (
-        f"(no interval: {effect['pairs']} of at least {MIN_FOR_INTERVAL} replicates)"
+        f"(no interval: {effect['pairs']} of at least {MIN_FOR_INTERVAL} {blocks})"
         if effect["interval"] is None
         else "[{:.1f}, {:.1f}]".format(*(100 * bound for bound in effect["interval"]))
     )
-    return (
-        f"{factor}: {contrast['level']} against {contrast['baseline']} changes the reveal rate by "
-        f"{100 * effect['mean']:+.1f} points {interval}, p = {effect['p_holm']:.3g} (Holm)"
-    )
+    return f"changes the reveal rate by {100 * effect['mean']:+.1f} points {interval}"
+
+
+def _contrast(factor: str, contrast: SummaryStats) -> str:
+    effect = contrast["revealed"]
+    change = f"{contrast['level']} against {contrast['baseline']} {_change(effect, 'replicates')}"
+    return f"{factor}: {change}, p = {effect['p_holm']:.3g} (Holm)"
 
 
 def _scores(analysis: SummaryStats) -> list[str]:
@@ -201,13 +204,7 @@ def _effects(analysis: SummaryStats) -> list[str]:
     lines = []
     effect = analysis["first_mover"]["difference"]
     if effect is not None:
-        few = f"(no interval: {effect['pairs']} of at least {MIN_FOR_INTERVAL} pairs of secrets)"
-        interval = (
-            few if effect["interval"] is None else "[{:.1f}, {:.1f}]".format(*(100 * at for at in effect["interval"]))
-        )
-        lines.append(
-            f"opening changes the reveal rate by {100 * effect['mean']:+.1f} points {interval}, p = {effect['p']:.3g}"
-        )
+        lines.append(f"opening {_change(effect, 'pairs of secrets')}, p = {effect['p']:.3g}")
     table = analysis["dependence"]["all"]
     if table is not None and table["p"] is not None:
         ratio = "infinite" if table["odds_ratio"] is None else f"{table['odds_ratio']:.2f}"

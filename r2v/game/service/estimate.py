@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from r2v.game.play.player_prompts import chat_messages, system_prompt
-from r2v.game.play.players import Agent, ModelAgent
+from r2v.game.play.player_prompts import chat_messages
+from r2v.game.play.players import ModelAgent
 from r2v.game.play.records import Interaction
 from r2v.game.service.jobs import BatchJob
 from r2v.game.service.provider_setup import rate_of_agent
@@ -58,14 +58,13 @@ class JobEstimate:
 def estimate_job(job: BatchJob, max_concurrent: int, message_tokens: int = MESSAGE_TOKENS) -> JobEstimate:
     """Return the requests and prices of a created job. Raises UsageError for a model without a price, and for a setting
     that a model does not accept."""
-    agents = {agent.id: agent for agent in job.agents}
     sums: dict[ModelAgent, tuple[int, TokenCounts, TokenCounts]] = {}
     for task in job.tasks:
         for player in (0, 1):
-            agent = job.game.model_of(agents[task.interaction.players[player].agent])
+            agent = job.game.model_of(job.agents_by_id[task.interaction.players[player].agent])
             requests, likely, most = sums.get(agent, (0, TokenCounts(), TokenCounts()))
-            count, usual = _tokens(job, agents, task.interaction, player, message_tokens)
-            longest = _tokens(job, agents, task.interaction, player, agent.max_tokens)[1]
+            count, usual = _tokens(job, task.interaction, player, message_tokens)
+            longest = _tokens(job, task.interaction, player, agent.max_tokens)[1]
             sums[agent] = requests + count, _sum(likely, usual), _sum(most, longest)
     models = []
     for agent, (requests, likely, most) in sums.items():
@@ -101,24 +100,9 @@ def _chain(job: BatchJob) -> int:
     return max(depth.values(), default=1)
 
 
-def _tokens(
-    job: BatchJob, agents: dict[str, Agent], interaction: Interaction, player: int, length: int
-) -> tuple[int, TokenCounts]:
+def _tokens(job: BatchJob, interaction: Interaction, player: int, length: int) -> tuple[int, TokenCounts]:
     """Return (requests, tokens) of one player of a conversation whose messages all have `length` tokens."""
-    me, other = interaction.players[player], interaction.players[1 - player]
-    agent = agents[me.agent]
-    prompt = system_prompt(
-        mode=job.game_mode,
-        rules=job.game.rules,
-        num_agents=len(job.agents),
-        name=me.name,
-        other=other.name,
-        secret=me.secret,
-        messages=job.messages_per_interaction,
-        opens=player == 0,
-        persona=agent.persona,
-        instructions=agent.system_prompt,
-    )
+    prompt = job.system_prompt(interaction, player)
     fixed = sum(len(message.text.encode()) for message in chat_messages(prompt, (), player)) // _BYTES
     turns = [*range(player, job.messages_per_interaction, 2)]
     if job.game.rules.guess:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from r2v.errors import UsageError
 from r2v.game.detection.leaks import passphrases
 from r2v.game.detection.normalize import normalize
 from r2v.game.play.pairing import Meeting, schedule
+from r2v.game.play.player_prompts import RememberedConversation, system_prompt
 from r2v.game.play.players import Agent, ModelAgent, current_agent
 from r2v.game.play.records import Interaction, Player
 from r2v.game.play.rules import GameMode, Rules, check_rules
@@ -104,6 +106,36 @@ class BatchJob:
         else:
             self.status = "pending"
 
+    @cached_property
+    def agents_by_id(self) -> dict[str, Agent]:
+        """Return the agents by id."""
+        return {agent.id: agent for agent in self.agents}
+
+    def system_prompt(
+        self, interaction: Interaction, number: int, earlier: Sequence[RememberedConversation] = ()
+    ) -> str:
+        """Return the system prompt of one player of a conversation (0 opens)."""
+        player, other = interaction.players[number], interaction.players[1 - number]
+        agent = self.agents_by_id[player.agent]
+        return system_prompt(
+            mode=self.game_mode,
+            rules=self.game.rules,
+            num_agents=len(self.agents),
+            name=player.name,
+            other=other.name,
+            secret=player.secret,
+            messages=self.messages_per_interaction,
+            opens=number == 0,
+            earlier=earlier,
+            persona=agent.persona,
+            instructions=agent.system_prompt,
+        )
+
+    @property
+    def num_incomplete(self) -> int:
+        """Return the number of ended conversations that could not be played to their end."""
+        return sum(interaction.incomplete is not None for interaction in self.done.values())
+
     @property
     def interactions(self) -> list[Interaction]:
         """Return the ended conversations in the order of the tasks."""
@@ -149,16 +181,8 @@ def make_job(
             f"messages_per_interaction={messages_per_interaction}: must be at least 2; it counts both sides' messages "
             "together"
         )
-    key = _identity(
-        game,
-        agents,
-        game_mode,
-        num_interactions,
-        messages_per_interaction,
-        seed,
-        name,
-        *(() if pairs is None else [repr(pairs)]),
-    )
+    chosen = () if pairs is None else (repr(pairs),)
+    key = _identity(game, agents, game_mode, num_interactions, messages_per_interaction, seed, name, *chosen)
     tasks = _tasks(game, agents, game_mode, schedule(len(agents), num_interactions, pairs), seed, name)
     job_id = f"{game_mode}_{service}_{key}"
     return BatchJob(

@@ -23,11 +23,9 @@ flight. `max_usd` caps the job, `mode` replaces the service's dispatch, `project
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -35,7 +33,7 @@ from typing import Any, ClassVar, Literal
 from r2v.errors import UsageError, nearest
 from r2v.event_loop import run_async
 from r2v.game.play.conversation import Participant, Predecessors, play_conversation
-from r2v.game.play.player_prompts import RememberedConversation, system_prompt
+from r2v.game.play.player_prompts import RememberedConversation
 from r2v.game.play.players import Agent, ModelAgent, ProviderName, lifecycle_note
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, parse_game_mode
@@ -47,54 +45,9 @@ from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 from r2v.llm.waves import Waves
 from r2v.log import logger
+from r2v.progress import Progress
 from r2v.storage.lease import lease
 from r2v.storage.paths import GAME_JOBS
-
-LINES_OF_A_JOB = 20
-"""Progress lines of a job, unless it is slow."""
-SECONDS = 60.0
-"""Seconds after which a progress line is due even without much progress."""
-
-
-class JobProgress:
-    """Counter of ended conversations that reports to `on_line` after each twentieth of the job, or a minute."""
-
-    def __init__(
-        self,
-        total: int,
-        on_line: Callable[[str], None],
-        done: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._total, self._on_line, self._clock = total, on_line, clock
-        self._over, self._before, self._incomplete, self._usd = done, done, 0, 0.0
-        self._start = self._told_at = clock()
-        self._told = done
-
-    def over(self, interaction: Interaction) -> None:
-        """Count an ended conversation."""
-        self._over += 1
-        self._incomplete += interaction.incomplete is not None
-        self._usd += interaction.cost_usd
-        now = self._clock()
-        is_step = self._over * LINES_OF_A_JOB // self._total > self._told * LINES_OF_A_JOB // self._total
-        if is_step or now - self._told_at >= SECONDS:
-            self._on_line(self._line(now))
-            self._told, self._told_at = self._over, now
-
-    def _line(self, now: float) -> str:
-        seconds = now - self._start
-        left = seconds * (self._total - self._over) / (self._over - self._before)
-        parts = [
-            f"{self._over} of {self._total} conversations over ({100 * self._over // self._total} %)",
-            f"{self._incomplete} incomplete",
-            f"${self._usd:.4f} at list price",
-            f"{timedelta(seconds=round(seconds))} so far",
-        ]
-        if self._over < self._total:
-            parts.append(f"about {timedelta(seconds=round(left))} left")
-        return ", ".join(parts)
-
 
 ModelOpener = Callable[[ModelAgent, DispatchSettings], "Backend[Request, Reply] | Remote[Request, Reply]"]
 """Factory of a model's backend."""
@@ -199,10 +152,9 @@ class BatchService:
                 with suppress(OSError):
                     save_setup(job, self.spec.name)
                 raise
-        num_incomplete = sum(interaction.incomplete is not None for interaction in job.interactions)
         self._on_line(
-            f"{job.id}: {len(job.tasks) - num_incomplete} of {len(job.tasks)} conversations played to their end, "
-            f"{num_incomplete} incomplete; results in {job.results_path}"
+            f"{job.id}: {len(job.tasks) - job.num_incomplete} of {len(job.tasks)} conversations played to their end, "
+            f"{job.num_incomplete} incomplete; results in {job.results_path}"
         )
         return job
 
@@ -223,11 +175,14 @@ class BatchService:
                 task.interaction, participants, job.messages_per_interaction, job.game.rules.guess, job.key
             )
 
-        progress = JobProgress(len(job.tasks), self._on_line, done=len(job.done))
+        progress = Progress("conversations", len(job.tasks), done=len(job.done))
+        num_incomplete = job.num_incomplete
 
         def on_over(index: int, interaction: Interaction) -> None:
+            nonlocal num_incomplete
+            num_incomplete += interaction.incomplete is not None
             job.task_over(open_tasks[index], interaction)
-            progress.over(interaction)
+            progress.advance(incomplete=num_incomplete)
             predecessors.ended(interaction.id)
             if interaction.incomplete is not None:
                 logger.warning(
@@ -237,7 +192,8 @@ class BatchService:
                     interaction.incomplete,
                 )
 
-        await waves.play([partial(play, task) for task in open_tasks], on_over)
+        with progress:
+            await waves.play([partial(play, task) for task in open_tasks], on_over)
 
     def _models(self, job: BatchJob, waves: Waves) -> dict[ModelAgent, ChatModel]:
         """Return a chat model per distinct model of the agents, all on one engine."""
@@ -269,25 +225,11 @@ class BatchService:
 def _participant(
     job: BatchJob, task: BatchTask, number: Literal[0, 1], models: dict[ModelAgent, ChatModel]
 ) -> Participant:
-    player, other = task.interaction.players[number], task.interaction.players[1 - number]
-    (agent,) = (agent for agent in job.agents if agent.id == player.agent)
+    agent = job.agents_by_id[task.interaction.players[number].agent]
     model_agent = job.game.model_of(agent)
-    prompt = system_prompt(
-        mode=job.game_mode,
-        rules=job.game.rules,
-        num_agents=len(job.agents),
-        name=player.name,
-        other=other.name,
-        secret=player.secret,
-        messages=job.messages_per_interaction,
-        opens=number == 0,
-        earlier=_remembered(job, task, player.agent),
-        persona=agent.persona,
-        instructions=agent.system_prompt,
-    )
     return Participant(
         model=models[model_agent],
-        system_prompt=prompt,
+        system_prompt=job.system_prompt(task.interaction, number, _remembered(job, task, agent.id)),
         temperature=model_agent.temperature,
         max_tokens=model_agent.max_tokens,
     )

@@ -20,7 +20,6 @@ from types import TracebackType
 
 from r2v.llm.futures import fail_waiting, forward_result
 from r2v.llm.types import Backend, Remote, Reply, Request
-from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
 MAX_NAMED = 20
@@ -30,19 +29,14 @@ MAX_NAMED = 20
 class WaveLog:
     """Counter of the waves of all models of a job, which reports each to `on_line`."""
 
-    def __init__(
-        self,
-        num_messages: int,
-        on_line: Callable[[str], None] = logger.info,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._num_messages, self._on_line, self._clock = num_messages, on_line, clock
+    def __init__(self, num_messages: int, on_line: Callable[[str], None]) -> None:
+        self._num_messages, self._on_line = num_messages, on_line
         self._num_waves = 0
 
     def wave_started(self, requests: Sequence[Request]) -> Callable[[], None]:
         """Report a wave that is sent. Return the callable to call once all its replies have arrived."""
         self._num_waves += 1
-        number, start = self._num_waves, self._clock()
+        number, start = self._num_waves, time.monotonic()
         # A player's request has the key ("game", job, conversation, number of the message).
         names = [str(request.key[2]) for request in requests]
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -51,7 +45,7 @@ class WaveLog:
         self._on_line(f"Wave {number} conversations: {', '.join(names[:MAX_NAMED])}{more}")
 
         def wave_completed() -> None:
-            seconds = self._clock() - start
+            seconds = time.monotonic() - start
             average = seconds / len(names)
             self._on_line(f"Wave {number} completed in {seconds:.2f} seconds, avg {average:.2f} sec per message")
 

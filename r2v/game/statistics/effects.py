@@ -18,14 +18,16 @@ from r2v.evaluation.measures.statistics import (
     sign_flip_p,
 )
 from r2v.game.play.records import InteractionOutcome
-from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, cluster_sums, num_resamples, proportion
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, cluster_sums, grouped, num_resamples, rate
 
 
 def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     """Return the reveal rate of openers minus that of followers, over pairs of secrets played in both orders, and a
     matrix over ordered pairs of models."""
     both_ways = [
-        group for group in _by_cluster(outcomes).values() if len({outcome.players[0].agent for outcome in group}) == 2
+        group
+        for group in grouped(outcomes, lambda outcome: outcome.cluster).values()
+        if len({outcome.players[0].agent for outcome in group}) == 2
     ]
     differences = [_mean_over_agents(group, 0) - _mean_over_agents(group, 1) for group in both_ways]
     row: SummaryStats = {
@@ -39,25 +41,14 @@ def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     return {**row, "matrix": ordered_matrix(outcomes)}
 
 
-def _by_cluster(outcomes: Sequence[InteractionOutcome]) -> dict[str, list[InteractionOutcome]]:
-    groups: dict[str, list[InteractionOutcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(outcome.cluster, []).append(outcome)
-    return groups
-
-
 def _mean_over_agents(group: Sequence[InteractionOutcome], position: int) -> float:
     """Return the reveal rate in one position (0 opened), both agents weighted equally."""
-    by_agent: dict[str, list[bool]] = {}
-    for outcome in group:
-        player = outcome.players[position]
-        by_agent.setdefault(player.agent, []).append(player.revealed)
-    return float(np.mean([np.mean(by_agent[agent]) for agent in sorted(by_agent)]))
+    by_agent = grouped((outcome.players[position] for outcome in group), lambda player: player.agent)
+    return float(np.mean([np.mean([player.revealed for player in by_agent[agent]]) for agent in sorted(by_agent)]))
 
 
 def _rate(outcomes: Sequence[InteractionOutcome], position: int) -> SummaryStats:
-    rows = [(outcome.cluster, float(outcome.players[position].revealed)) for outcome in outcomes]
-    return proportion(int(sum(value for _, value in rows)), len(rows), cluster_sums(rows))
+    return rate([(outcome.cluster, float(outcome.players[position].revealed)) for outcome in outcomes])
 
 
 def mean_difference(values: Sequence[float]) -> SummaryStats:
@@ -77,9 +68,7 @@ def mean_difference(values: Sequence[float]) -> SummaryStats:
 
 def ordered_matrix(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:
     """Return, for every (opener's model, follower's model), the conversations and both reveal rates."""
-    cells: dict[tuple[str, str], list[InteractionOutcome]] = {}
-    for outcome in outcomes:
-        cells.setdefault((outcome.players[0].model, outcome.players[1].model), []).append(outcome)
+    cells = grouped(outcomes, lambda outcome: (outcome.players[0].model, outcome.players[1].model))
     return [
         {
             "first": first,
@@ -130,11 +119,12 @@ def _finite(value: float) -> float | None:
 
 def group_by_models(outcomes: Sequence[InteractionOutcome]) -> list[tuple[tuple[str, str], list[InteractionOutcome]]]:
     """Return the outcomes by their unordered pair of models."""
-    pairs: dict[tuple[str, str], list[InteractionOutcome]] = {}
-    for outcome in outcomes:
+
+    def models(outcome: InteractionOutcome) -> tuple[str, str]:
         a, b = sorted(player.model for player in outcome.players)
-        pairs.setdefault((a, b), []).append(outcome)
-    return sorted(pairs.items())
+        return a, b
+
+    return sorted(grouped(outcomes, models).items())
 
 
 def one_sided_reveals(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:

@@ -17,7 +17,7 @@ import numpy as np
 from r2v.evaluation.measures.statistics import holm
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 from r2v.game.statistics.effects import mean_difference
-from r2v.game.statistics.summary import SummaryStats, cluster_sums, player_views, proportion
+from r2v.game.statistics.summary import SummaryStats, grouped, player_views, rate
 
 Levels = Mapping[str, str]
 """Factor -> level: an arm, or the part of one in a contrast."""
@@ -77,12 +77,11 @@ def factor_effects(outcomes: Sequence[InteractionOutcome], levels: Mapping[str, 
 
 
 def _level_summary(level: str, views: Sequence[tuple[InteractionOutcome, PlayerOutcome]]) -> SummaryStats:
-    rows = [(outcome.cluster, float(player.revealed)) for outcome, player in views]
     bits = [player.leaked for _, player in views]
     return {
         "level": level,
         "n": len(views),
-        "revealed": proportion(int(sum(value for _, value in rows)), len(rows), cluster_sums(rows)),
+        "revealed": rate([(outcome.cluster, float(player.revealed)) for outcome, player in views]),
         "bits": float(np.mean(bits)) if bits else None,
     }
 
@@ -93,13 +92,12 @@ def _effects(
     signs: Sequence[tuple[Levels, int]],
 ) -> SummaryStats:
     """Return the signed sum of the means at these levels, for each measure. A replicate without one is left out."""
-    by_replicate: dict[str, list[PlayerOutcome]] = {}
-    for outcome, player in views:
-        by_replicate.setdefault(outcome.replicate, []).append(player)
+    by_replicate = grouped(views, lambda view: view[0].replicate)
     row: SummaryStats = {}
     for measure, value in _MEASURES.items():
         differences = []
-        for players in by_replicate.values():
+        for replicate in by_replicate.values():
+            players = [player for _, player in replicate]
             means = [_mean_over_arms(players, levels, part, value) for part, _ in signs]
             if None not in means:
                 differences.append(

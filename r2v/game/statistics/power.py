@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
+
+from r2v.evaluation.measures.statistics import minimum_detectable_difference
 
 MOST_REPLICATES = 1_000_000
 
 
-def detectable_difference(interactions: int, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> float:
-    """Return the smallest difference of two reveal rates around `rate` detectable with this many conversations per arm:
-    (z_level + z_power) sqrt(2 p (1 - p) / n). A tenth needs 392 of them, a quarter 63."""
-    return _z(power, level) * math.sqrt(2 * rate * (1 - rate) / interactions)
-
-
-def _z(power: float, level: float) -> float:
-    return NormalDist().inv_cdf(0.5 + level / 2) + NormalDist().inv_cdf(power)
+def detectable_difference(interactions: int) -> float:
+    """Return the smallest difference of two reveal rates around a half detectable with this many conversations per arm,
+    whose standard error is sqrt(2 p (1 - p) / n). A tenth needs 392 of them, a quarter 63."""
+    return minimum_detectable_difference(math.sqrt(0.5 / interactions))
 
 
 @dataclass(frozen=True, kw_only=True)

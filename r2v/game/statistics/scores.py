@@ -12,7 +12,7 @@ import numpy as np
 
 from r2v.game.play.records import InteractionOutcome
 from r2v.game.play.rules import GameMode, Holding, Rules, payoff, session_scores
-from r2v.game.statistics.summary import SummaryStats, cluster_interval, cluster_sums, player_views
+from r2v.game.statistics.summary import SummaryStats, cluster_interval, cluster_sums, grouped, player_views
 
 ScoreRows = list[tuple[str, str, float]]
 """(agent, cluster, score)."""
@@ -48,18 +48,11 @@ def accumulated_scores(
     """Return every agent's score in every whole session; its cluster is the replicate, whose sessions share secrets."""
     num_pairs = len(agents) * (len(agents) - 1) // 2
     rows: ScoreRows = []
-    for session, played in sorted(_sessions(outcomes).items()):
+    for session, played in sorted(grouped(outcomes, lambda outcome: outcome.session).items()):
         if len(played) == num_pairs:
             scores = session_scores(mode, rules, agents, holdings_after(played, rules.resell), played[0].target)
             rows += [(agent, session.rstrip("ab"), score) for agent, score in scores.items()]
     return rows
-
-
-def _sessions(outcomes: Iterable[InteractionOutcome]) -> dict[str, list[InteractionOutcome]]:
-    sessions: dict[str, list[InteractionOutcome]] = {}
-    for outcome in outcomes:
-        sessions.setdefault(outcome.session, []).append(outcome)
-    return sessions
 
 
 def score_summary(
@@ -87,11 +80,9 @@ def score_summary(
 
 
 def _means(scores: Iterable[tuple[str, str, float]]) -> list[SummaryStats]:
-    by_name: dict[str, list[tuple[str, float]]] = {}
-    for name, cluster, score in scores:
-        by_name.setdefault(name, []).append((cluster, score))
     rows = []
-    for name, values in sorted(by_name.items()):
+    for name, named in sorted(grouped(scores, lambda row: row[0]).items()):
+        values = [(cluster, score) for _, cluster, score in named]
         interval = cluster_interval(cluster_sums(values))
         rows.append(
             {

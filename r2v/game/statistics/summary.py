@@ -8,7 +8,7 @@ units there is no interval: that of four equal scores would have no width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 MIN_FOR_INTERVAL = 5
 """Smallest number of conversations, pairs of secrets or sessions with an interval."""
 
+T = TypeVar("T")
+K = TypeVar("K")
 SummaryStats = dict[str, Any]
 """A row of statistics by name, as JSON values."""
 
@@ -61,6 +63,19 @@ def cluster_sums(rows: Iterable[tuple[str, float]]) -> dict[str, tuple[float, fl
     return sums
 
 
+def rate(rows: Sequence[tuple[str, float]]) -> SummaryStats:
+    """Return the proportion of 1 among (cluster, 1 or 0) pairs."""
+    return proportion(int(sum(value for _, value in rows)), len(rows), cluster_sums(rows))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items by key, the keys in the order of their first items."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 PlayerView = tuple[InteractionOutcome, PlayerOutcome, PlayerOutcome]
 """A conversation from one player's view: (outcome, own, other)."""
 
@@ -83,11 +98,10 @@ def agent_summary(name: str, views: Sequence[PlayerView], incomplete: int) -> Su
     probably revealed, bits leaked, and claims."""
     row: SummaryStats = {"name": name, "interactions": len(views), "incomplete": incomplete}
     for event, happened in _EVENTS.items():
-        rows = [(outcome.cluster, float(happened(player))) for outcome, player, _ in views]
-        row[event] = proportion(int(sum(value for _, value in rows)), len(views), cluster_sums(rows))
-    claims = sum(player.claims for _, player, _ in views)
-    bluffs = sum(player.bluffs for _, player, _ in views)
-    half_truths = sum(player.half_truths for _, player, _ in views)
+        row[event] = rate([(outcome.cluster, float(happened(player))) for outcome, player, _ in views])
+    claims, bluffs, half_truths = (
+        sum(getattr(player, name) for _, player, _ in views) for name in ("claims", "bluffs", "half_truths")
+    )
     row["deception"] = {"claims": claims, "half_truths": half_truths, **proportion(bluffs, claims)}
     row["leak"] = _leak_summary(views)
     return row
@@ -114,7 +128,7 @@ def _leak_summary(views: Sequence[PlayerView]) -> SummaryStats:
     return {
         **mean(longest),
         "entropy": float(np.mean([player.entropy for _, player, _ in views])) if views else None,
-        "partial": proportion(int(sum(value for _, value in partial)), len(partial), cluster_sums(partial)),
+        "partial": rate(partial),
         "by_message": [{"message": number, **mean(number)} for number in range(1, longest + 1)],
     }
 
@@ -130,8 +144,7 @@ def overall_summary(outcomes: Sequence[InteractionOutcome], incomplete: int) -> 
         "secrets_revealed": proportion(sum(num_revealed.values()), 2 * total, secrets),
     }
     for event, revealed in (("both", 2), ("one_sided", 1), ("none", 0)):
-        rows = [(outcome.cluster, float(num_revealed[outcome.id] == revealed)) for outcome in outcomes]
-        row[event] = proportion(int(sum(value for _, value in rows)), total, cluster_sums(rows))
+        row[event] = rate([(outcome.cluster, float(num_revealed[outcome.id] == revealed)) for outcome in outcomes])
     return row
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from r2v.evaluation.measures.statistics import holm
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
-from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_views
+from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, grouped, player_views
 
 
 def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
@@ -55,9 +55,7 @@ def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
 def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
     """Return a curve and a median per model (None: more than half kept the secret), and Holm-adjusted log-rank tests
     between models, which assume independent conversations."""
-    by_model: dict[str, list[PlayerOutcome]] = {}
-    for _, player, _ in player_views(outcomes):
-        by_model.setdefault(player.model, []).append(player)
+    by_model = grouped((player for _, player, _ in player_views(outcomes)), lambda player: player.model)
     curves = {model: kaplan_meier(players) for model, players in sorted(by_model.items())}
     tests: list[SummaryStats] = [
         {"a": a, "b": b, "p": logrank_p(by_model[a], by_model[b])} for a, b in combinations(sorted(by_model), 2)
@@ -68,7 +66,8 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
         "models": [
             {
                 "name": model,
-                "median": _median(curve),
+                # the curve's values are rounded products
+                "median": next((point["message"] for point in curve if point["kept"] <= 0.5 + 1e-12), None),
                 "last_message": max(player.num_messages for player in by_model[model]),
                 "curve": curve,
             }
@@ -76,10 +75,6 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
         ],
         "tests": tests,
     }
-
-
-def _median(curve: Sequence[SummaryStats]) -> int | None:
-    return next((point["message"] for point in curve if point["kept"] <= 0.5 + 1e-12), None)  # rounded products
 
 
 def logrank_p(a: Sequence[PlayerOutcome], b: Sequence[PlayerOutcome]) -> float:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from r2v import distributed
-from r2v.config import HierarchicalConfig, PolicyConfig
+from r2v.config import HierarchicalConfig, PolicyConfig, RolloutConfig
 from r2v.errors import UsageError
 from r2v.hrl.parallel.placement import Devices
 from r2v.log import logger
 from r2v.memory.batch_table import optimize_batch_processing
 from r2v.memory.configured import job_of_hierarchical
 from r2v.memory.on_device.calibration import factors_for
+from r2v.memory.planner.acting import MOST_ROWS
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, Placement
 from r2v.memory.report import verdict
@@ -46,12 +47,13 @@ class MicroBatchSizes:
         """Return the network's size; the smallest one for an unplanned network."""
         return self.by_network.get(network, self.smallest)
 
-    def rollout_rows(self, most: int) -> RolloutRows:
-        """Return the initial rows of generation: the planned ones, but at most `most` (`rollout.batch_size`)."""
-        rows = {role: min(most, self.by_rollout.get(role, most)) for role in ("actor", "guidance")}
-        read = min(
-            self.of("actor"), self.of("guidance")
-        )  # a lower bound: updates read as many rows and keep more of each
+    def rollout_rows(self, rollout: RolloutConfig) -> RolloutRows:
+        """Return the initial rows of generation: the planned ones, but at most `rollout.batch_size`, or `MOST_ROWS` if
+        it is None; without a plan, `rollout.rows`."""
+        most = rollout.batch_size or MOST_ROWS
+        rows = {role: min(most, self.by_rollout.get(role, rollout.rows)) for role in ("actor", "guidance")}
+        # a lower bound: updates read as many rows and keep more of each
+        read = min(self.of("actor"), self.of("guidance"))
         return RolloutRows(rows=rows, read=min(most, read))
 
     def __str__(self) -> str:

@@ -241,7 +241,7 @@ def play_many(
     prompt. `rows`: completions at a time. Raises InputError as `play` does.
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
-    rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
+    rows = rows or MicroBatchSizes(smallest=rollout.rows).rollout_rows(rollout)
     waves = checker.waves(rollout) if isinstance(checker, PlayedChecker) else _waves(rollout)
     actor, guidance = (
         waves.batched(Generator(roles, role, versions.get(role, 0), rows)) for role in ("actor", "guidance")

@@ -124,7 +124,7 @@ def task_states(
 ) -> list[TaskState]:
     """Return the states of the actor's greedy episodes, one for each action, in the order of `specs`; none for episodes
     whose world broke. All ranks must call: each plays its share."""
-    rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
+    rows = rows or MicroBatchSizes(smallest=rollout.rows).rollout_rows(rollout)
     with roles.gathered("actor"):
         waves = engine(rollout, world.benchmark)
         generate = waves.batched(Generator(roles, "actor", rows=rows))

@@ -61,7 +61,7 @@ def build_trainer(
             h.answer_tokens,
             h.hint_tokens,
         )
-    rows = best.sizes.rollout_rows(config.rollout.batch_size)
+    rows = best.sizes.rollout_rows(config.rollout)
     problems = (
         texts.asked_with(roles.tokenizer, config.policy)
         if texts

@@ -89,7 +89,7 @@ class Trainer:
         self.prompter, self.checker, self.rollout = prompter, checker, rollout
         self.h, self.seed, self.folder, self.stop = h, seed, folder, stop
         sizes, self.prompt_tokens = micro_batch_sizes or MicroBatchSizes(smallest=CPU_MICRO_BATCH), prompt_tokens
-        self.rows = sizes.rollout_rows((rollout or RolloutConfig()).batch_size)
+        self.rows = sizes.rollout_rows(rollout or RolloutConfig())
         self.critic_trainer = (
             CriticTrainer(roles, h, seed, sizes.of("critic"), prompt_tokens, self.rows) if h.has_critic else None
         )

@@ -20,6 +20,7 @@ from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.token_replies import TokenReplies, end_ids, num_drawn
 from r2v.llm.types import Reply, Request
+from r2v.memory.on_device.wave_rows import WaveRows
 from r2v.wire.message import Message
 
 
@@ -47,12 +48,14 @@ class LocalBackend:
         *,
         name: str,
         price: Price,
-        max_batch: int = 64,
+        max_batch: int | WaveRows = 64,
         padding: int | None = None,
         actions: Callable[[str], tuple[str, ...]] = lambda text: (text,),
     ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
-        self.name, self.price, self.max_batch, self._padding = name, price, max_batch, padding
+        self.name, self.price, self._padding = name, price, padding
+        self._rows = WaveRows(most=max_batch) if isinstance(max_batch, int) else max_batch
+        self.max_batch = self._rows.most
         self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.supports(model) else None
@@ -71,9 +74,14 @@ class LocalBackend:
             request.prompt if isinstance(request, EncodedRequest) else tuple(self.encode(request.messages))
             for request in requests
         ]
-        replies: dict[int, Reply] = {}
-        for batch in _batches(prompts, requests, self.max_batch):
-            replies.update(self._answer(batch, prompts, requests))
+
+        def answered(rows: int) -> dict[int, Reply]:
+            batches = _batches(prompts, requests, rows)
+            return {i: reply for batch in batches for i, reply in self._answer(batch, prompts, requests)}
+
+        longest = max(len(prompt) + request.max_tokens for prompt, request in zip(prompts, requests, strict=True))
+        total = sum(map(num_drawn, requests))
+        replies = self._rows.run(answered, tokens=longest, total=total, phase=f"decoder, {self.name}")
         return [replies[index] for index in range(len(requests))]
 
     def _answer(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from r2v.llm.local.kv_caches import join, joinable
-from r2v.llm.local.prefill import positions, prefill
+from r2v.llm.local.prefill import prefill
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.sampling import choose
 from r2v.llm.types import Request
@@ -110,8 +110,8 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
         ],
     )
     tokens: list[int] = chosen.tokens.tolist()
-    figures = zip(chosen.logprobs.tolist(), chosen.entropies.tolist(), chosen.margins.tolist(), strict=True)
-    for record, token, (logprob, spread, ahead) in zip(drawn, tokens, figures, strict=True):
+    figures = torch.stack((chosen.logprobs, chosen.entropies, chosen.margins)).tolist()  # each transfer waits for a GPU
+    for record, token, logprob, spread, ahead in zip(drawn, tokens, *figures, strict=True):
         record.tokens.append(token)
         record.logprobs.append(round(logprob, 6) + 0.0)
         record.entropies.append(round(spread, 6) + 0.0)
@@ -168,7 +168,7 @@ class Batch:
         output = self.model(
             input_ids=torch.tensor(tokens, device=self.mask.device)[:, None],
             attention_mask=self.mask,
-            position_ids=positions(self.mask)[:, -1:],
+            position_ids=self.mask.sum(dim=-1, keepdim=True) - 1,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,

@@ -31,6 +31,10 @@ from r2v.memory.sizes import prefix_states
 from r2v.memory.store import measurement as stored
 
 Sampling = Literal["greedy", "sampled", "nucleus"]
+MOST_ROWS = 512
+"""Largest wave that is chosen from the free memory: beyond it a wave of these models is bound by arithmetic."""
+FREE_SHARE = 0.5
+"""Share of the free memory for such a wave: a policy and a verifier each choose theirs and compute at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,9 @@ class ActingJob:
     """Bytes per weight, except packed ones."""
     four_bit: bool = False
     batch: int = 64
-    """Completions at a time (rollout.batch_size)."""
+    """Completions at a time (rollout.batch_size), at most."""
+    chosen: bool = False
+    """True if they are chosen from the free memory."""
     prompt_tokens: int = 616
     completion_tokens: int = 24
     samples: int = 1
@@ -168,11 +174,20 @@ def acting_memory(job: ActingJob, phase: str, rows: int, lookup: Lookup = stored
     return PhaseMemory(static=static, gradients=0, activation=peak.size, peak_at=peak.at)
 
 
-def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase, lookup: Lookup) -> PlannedPhase:
-    def fits(rows: int) -> bool:
-        return acting_memory(job, phase.name, rows, lookup).reserved(machine) <= machine.usable
+def rows_within(job: ActingJob, machine: Machine, phase: str, room: float, lookup: Lookup = stored) -> int:
+    """Return the largest wave, up to `job.batch` rows, that fits in `room` bytes beside the weights; 0 if none does."""
+    share = FREE_SHARE if job.chosen and phase != "both at once" else 1.0
 
-    rows = largest(phase.batch, fits)
+    def fits(rows: int) -> bool:
+        memory = acting_memory(job, phase, rows, lookup)
+        return memory.reserved(machine) - memory.static <= room * (share if rows > 1 else 1.0)
+
+    return largest(job.batch, fits)
+
+
+def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase, lookup: Lookup) -> PlannedPhase:
+    static = sum(role.state.static for role in roles(job))
+    rows = rows_within(job, machine, phase.name, machine.usable - static, lookup)
     return PlannedPhase(phase=phase, micro_batch=rows, memory=acting_memory(job, phase.name, max(1, rows), lookup))
 
 

@@ -20,7 +20,7 @@ def _alter(scene: Scene) -> Change | None:
     moved = draw.sample(on_page, max(2, math.ceil(round(scene.severity * len(on_page), 9))))
     names = dict(zip(moved, [*moved[1:], moved[0]], strict=True))
     renaming = Identifiers(names)
-    return Change(text=renaming.page_for_agent(scene.text), params={"identifiers": names}, renaming=renaming)
+    return Change(text=renaming.for_agent(scene.text), params={"identifiers": names}, renaming=renaming)
 
 
 CATEGORY = Category(kind="edit", group="distractor", alter=_alter)

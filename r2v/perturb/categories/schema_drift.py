@@ -18,7 +18,7 @@ def _alter(scene: Scene) -> Change | None:
     if not scene.severity:
         return None
     renaming = Fields(scene.key, scene.severity)
-    renamed = renaming.page_for_agent(scene.text)
+    renamed = renaming.for_agent(scene.text)
     same_tools = all(renaming.schema(tool.parameters) == tool.parameters for tool in scene.tools)
     if renamed == scene.text and scene.tools and same_tools:
         return None

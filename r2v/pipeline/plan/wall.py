@@ -92,7 +92,7 @@ def time_of(
     long as 2 take one."""
     every = world_seconds(work, pace)
     environment = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
-    batch = min(config.rollout.batch_size, config.rollout.max_conversations)
+    batch = min(config.rollout.rows, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
     share = math.ceil(blocks / (1 + allotted.helpers)) / blocks
     together = Seconds(

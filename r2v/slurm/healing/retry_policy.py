@@ -184,7 +184,7 @@ def smaller_batches(config: Config, job: str, *, smallest: bool = False) -> Sequ
     many more of them, so that their product stays the same; () if they cannot shrink."""
     phase = next((name for name in PHASES if name == job), None)
     if phase is None:
-        size = config.rollout.batch_size
+        size = config.rollout.rows
         played = (f"rollout.batch_size={1 if smallest else size // 2}",) if size > 1 else ()
         return (*(_lighter(config.hierarchical) if job == "hierarchical" else ()), *played)
     knobs = config.training.phase(phase)

@@ -161,7 +161,7 @@ def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
         done = run(tmp_path, "run", *words, "--overrides", "figures=[svg]", **env)
         assert done.returncode == 0, done.stderr
         assert len(emulator.ledger().bills) == 160 + 3, "and a call before each model's first request"
-    assert "80 of 80 conversations over (100 %), 0 incomplete" in done.stdout
+    assert "80 of 80 conversations played to their end, 0 incomplete" in done.stdout
     (folder,) = (tmp_path / "results" / "batch_jobs").iterdir()
     assert {path.name for path in (folder / "figures").iterdir()} >= {"factors.svg", "rates.svg"}
     effects = (folder / "analysis" / "factors.csv").read_text().splitlines()

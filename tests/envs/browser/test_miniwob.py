@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parent / "perturbed_pages.json"
 def miniwob() -> Iterator[MiniWoB]:
     benchmark = MiniWoB(names="click-button enter-text login-user", instances=4)
     yield benchmark
-    benchmark.worlds.close()
+    benchmark.pool.close()
 
 
 def task_of(benchmark: MiniWoB, template: str) -> Task:
@@ -91,7 +91,7 @@ def test_partial_credit_of_the_authors_is_no_success_and_coordinates_can_be_clic
         x, y = re.search(r"button '.*', .*center=\"\((\d+),(\d+)\)\"", page).groups()  # type: ignore[union-attr]
         *_, info = world.step(json.dumps({"tool": "mouse_click", "x": int(x), "y": int(y)}))
         outcomes.append((str(task.template_id).removeprefix("miniwob."), info.success, info.partial_score))
-    benchmark.worlds.close()
+    benchmark.pool.close()
     assert [success for name, success, _ in outcomes if name == "click-test"] == [True] * 3
     assert [outcome for outcome in outcomes if outcome[0] == "find-greatest"] == [("find-greatest", False, 0.1)] * 3
     boxes = [(success, score) for name, success, score in outcomes if name == "click-checkboxes"]

@@ -27,11 +27,10 @@ from r2v.game import (
     OpenAIConversationBatchService,
     Rules,
 )
-from r2v.game.service.services import SECONDS, SERVICES, JobProgress, run_job, service_named
+from r2v.game.service.services import SERVICES, run_job, service_named
 from r2v.llm.types import Request
 from r2v.storage.lease import lease
 
-from ..sample_game import GAME
 from ..scripted_models import Distant, Scripted, conversation, number, opening, secret_of
 
 PLAIN = Rules()
@@ -425,28 +424,3 @@ def test_jobs_that_cannot_be() -> None:
         BatchService(GameService(agent_service=GPT35Agent()), batch_size=0)
     with pytest.raises(UsageError, match="not created here"):
         asyncio.run(service.run_batch_job("standard_x"))
-
-
-def test_a_line_for_every_twentieth_and_the_time_that_is_left() -> None:
-    lines: list[str] = []
-    now = [0.0]
-    progress = JobProgress(100, lines.append, clock=lambda: now[0])
-    for _ in range(100):
-        now[0] += 0.5
-        progress.over(GAME[0])
-    assert len(lines) == 20
-    assert lines[4] == (
-        "25 of 100 conversations over (25 %), 0 incomplete, $6.2500 at list price, 0:00:12 so far, about 0:00:38 left"
-    )
-    assert "left" not in lines[-1] and lines[-1].startswith("100 of 100 conversations over (100 %)")
-
-
-def test_a_slow_job_is_told_of_every_minute() -> None:
-    lines: list[str] = []
-    now = [0.0]
-    progress = JobProgress(1_000_000, lines.append, done=10, clock=lambda: now[0])
-    (incomplete,) = (one for one in GAME if one.incomplete)
-    for _ in range(5):
-        now[0] += SECONDS
-        progress.over(incomplete)
-    assert len(lines) == 5 and lines[-1].startswith("15 of 1000000 conversations over (0 %), 5 incomplete")

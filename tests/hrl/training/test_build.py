@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from r2v.config import Config, CriticConfig, HierarchicalConfig, PolicyConfig, ProblemsConfig
+from r2v.config import Config, CriticConfig, HierarchicalConfig, PolicyConfig, ProblemsConfig, RolloutConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import (
     CPU_MICRO_BATCH,
@@ -112,7 +112,9 @@ def test_rows_at_a_time_are_what_the_planner_finds() -> None:
     assert str(here).startswith(f"{here.smallest} (critic ") and here.of("unknown") == here.smallest
     tight = largest_micro_batches(planned(policy, LARGE, "shared", 12 * 2**30, 1, measure=measure), requested=3)
     assert tight.of("critic") == 3 and tight.by_rollout["actor"] < 64, "fewer than rollout.batch_size asks for"
-    assert tight.rollout_rows(64).rows == {role: min(64, rows) for role, rows in tight.by_rollout.items()}
+    for most in (64, None):
+        rows = tight.rollout_rows(RolloutConfig(batch_size=most)).rows
+        assert rows == {role: min(most or 512, rows) for role, rows in tight.by_rollout.items()}
     with pytest.raises(UsageError, match=r"placement=full: does not fit 1 x 44\.53 GiB .*r2v plan") as refused:
         planned(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1, measure=measure)
     assert "\n" not in str(refused.value)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from r2v.config import Price
+from r2v.config import Price, load
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.local.decode import Draw, generate
 from r2v.llm.sampling import entropy, inverse_cdf, nucleus
 from r2v.llm.types import Reply, Request
+from r2v.memory.on_device.wave_rows import WaveRows, chosen_rows
+from r2v.memory.sizes import GIB
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator, uniform
 from tests import tiny_models
@@ -22,7 +26,7 @@ pytestmark = pytest.mark.numerical
 PRICE = Price(input=1.0, output=4.0, seconds_per_call=0, seconds_per_token=0)
 
 
-def _backend(max_batch: int = 64) -> LocalBackend:
+def _backend(max_batch: int | WaveRows = 64) -> LocalBackend:
     tokenizer = tiny_models.tokenizer()
     return LocalBackend(
         tiny_models.model(len(tokenizer)),
@@ -62,6 +66,33 @@ def test_company_and_order_change_no_reply(max_batch: int, together: list[Reply]
     generator("order").shuffle(order)
     shuffled = _backend(max_batch).answer([REQUESTS[i] for i in order])
     assert [shuffled[order.index(i)] for i in range(64)] == together
+
+
+@pytest.fixture
+def own_objects() -> Iterator[None]:
+    """What other tests have left is no part of the collections that a failed step begins: they take seconds with it."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_a_wave_chosen_for_more_memory_than_there_is_is_repeated_in_halves(
+    together: list[Reply], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pass of more than 20 rows runs out of memory, as on a GPU; 40 rows seemed to fit."""
+    config = load(None)
+    rows = chosen_rows(config.rollout, config.policy, config.inference, (0.6 * GIB, 8 * GIB))
+    backend, chosen = _backend(rows), rows.most
+
+    def runs_out(module: object, arguments: object, named: dict[str, torch.Tensor]) -> None:
+        if len(named["input_ids"]) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    backend.model.register_forward_pre_hook(runs_out, with_kwargs=True)
+    assert backend.answer(REQUESTS) == together
+    assert 10 < rows.most <= 20 < chosen == backend.max_batch
+    assert all("out of GPU memory, repeating the step: phase=decoder, slm" in line for line in caplog.messages)
 
 
 def test_alone_equals_together(together: list[Reply]) -> None:

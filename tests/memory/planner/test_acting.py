@@ -16,7 +16,7 @@ from r2v.llm.types import Request, ScoreRequest
 from r2v.memory.configured import acting_job
 from r2v.memory.measured.tracker import Tracker
 from r2v.memory.models import known_model
-from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
+from r2v.memory.planner.acting import MOST_ROWS, ActingJob, acting_memory, left_to, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.report import verdict
 from r2v.memory.sizes import GIB
@@ -199,7 +199,8 @@ def test_sampling_costs_more_than_the_greedy_choice() -> None:
 
 
 def test_the_wave_that_fits_is_found_and_the_next_does_not_fit() -> None:
-    job = acting_job(load(None, [*EIGHT, "policy.lora_r=16"]), "evaluate", ACTING)
+    config = load(None, [*EIGHT, "policy.lora_r=16"])
+    job = replace(acting_job(config, "evaluate", ACTING), chosen=False)
     planned = plan_acting(job, Machine(memory=40 * GIB), lookup)
     assert 1 <= planned.batch < job.batch and planned.fits
     both = acting_memory(job, "both at once", planned.batch, lookup)
@@ -210,3 +211,8 @@ def test_the_wave_that_fits_is_found_and_the_next_does_not_fit() -> None:
     assert planned.binding.memory.total == both.total
     refused = plan_acting(job, Machine(memory=16 * GIB), lookup)
     assert not refused.fits and refused.batch == 0
+    chosen = plan_acting(replace(job, chosen=True), Machine(memory=40 * GIB), lookup)
+    assert 1 <= chosen.batch < planned.batch and chosen.job.batch == MOST_ROWS, "half of the room for a policy's wave"
+    assert f"fits in waves of at least {chosen.batch} rows, chosen from the free memory" in verdict(chosen)
+    explicit = acting_job(load(None, [*EIGHT, "rollout.batch_size=5"]), "evaluate", ACTING)
+    assert explicit.batch == 5 and not explicit.chosen

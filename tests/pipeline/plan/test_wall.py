@@ -79,7 +79,7 @@ def test_what_changes_a_shared_world_is_played_alone_on_each_site_set() -> None:
 def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
     work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)
-    tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.batch_size)
+    tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.rows)
     shape = counted(config.policy.model_name)
     acting = time_of(work, config, PACE, Allotted(gpus=1, card="h100"))
     assert acting.model == acting.wall == pytest.approx(seconds_of(tokens, shape, card="h100"))
