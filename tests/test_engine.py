@@ -74,7 +74,7 @@ def served(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 
 def server_of(policy: PolicyConfig) -> OwnServer:
-    (server,) = model_of(policy, None).servers
+    (server,) = model_of(policy, None).client.servers
     assert isinstance(server, OwnServer)
     return server
 

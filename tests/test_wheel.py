@@ -205,6 +205,7 @@ OFFERED = {
     "r2v.__main__",
     "r2v.envs.webarena.regrader",
     "r2v.envs.worker.boot",
+    "r2v.llm.engines.direct",
     "r2v.llm.engines.launcher",
     "r2v.llm.engines.require_key",
 }

@@ -16,6 +16,7 @@ from r2v.config import identity
 from r2v.config.methods import METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.evaluation.setup import BRANCHED, FRONTIER, GAINS
 from r2v.router.escalation import needs_score
+from r2v.router.thresholds import ALTERNATIVES
 
 if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
@@ -73,6 +74,13 @@ class EvaluateSettings:
     def asks_verifier(self) -> bool:
         """True if a method that is played reads the verifier's scores, of which gains then keep rows."""
         return self.evaluation.asks_verifier(self.router)
+
+    @property
+    def reads_logprobs(self) -> bool:
+        """True if a method that is played, or may act in place of r2v's score, reads log-probabilities."""
+        others = ALTERNATIVES if OURS in self.routed and self.router.choose_score else ()
+        methods, learnt = [METHODS[name] for name in (*self.routed, *others)], "uncertainty" in self.router.features
+        return any(method.reads_probabilities or (learnt and method.trained_router) for method in methods)
 
     @property
     def without_verifier(self) -> EvaluateSettings:

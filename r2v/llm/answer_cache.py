@@ -46,7 +46,7 @@ def digest_of(messages: Iterable[Message], *rest: Any) -> bytes:
 def chat_cache_key(request: Request) -> Hashable:
     """Return the key of a chat request; its draw's key counts only if the reply is sampled."""
     key = request.key if request.temperature > 0 else ()
-    sampling = (request.num_samples, request.temperature, request.top_p, request.max_tokens)
+    sampling = (request.num_samples, request.temperature, request.top_p, request.max_tokens, request.logprobs)
     return digest_of(request.messages, key, *sampling)
 
 

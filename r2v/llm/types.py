@@ -36,6 +36,8 @@ class Request:
     temperature: float = 0.0
     top_p: float = 1.0
     max_tokens: int = 64
+    logprobs: bool = True
+    """False if no one reads the tokens' log-probabilities and entropies: a serving engine then leaves them out."""
     own_rules: bool = False
     """True for another agent's conversation with its own instructions: messages and tools are sent unchanged, and a
     reply may call any number of tools or none."""

@@ -15,12 +15,13 @@ from typing import Any
 
 from r2v.config import InferenceConfig, PolicyConfig, Price
 from r2v.errors import InputError, UsageError
-from r2v.llm.engines.client import Adapter
+from r2v.llm.engines.client import Adapter, ServedModel
 from r2v.llm.engines.fleet import engine_facts, fleet_of, visible_gpus
 from r2v.llm.engines.release import EngineModel, engine_home
-from r2v.llm.engines.served import Served
+from r2v.llm.engines.served import served_chat
 from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.token_replies import TokenReplies, end_ids
+from r2v.llm.types import Reply, Request
 from r2v.policy.load import device_of, load_tokenizer
 from r2v.policy.prompt_encoder import Encoder
 from r2v.storage.artifact_manifest import json_sha256
@@ -36,17 +37,18 @@ def served_policy(
     inference: InferenceConfig,
     price: Price,
     tools: Sequence[ToolSpec] = (),
-) -> Served:
+) -> ServedModel[Request, Reply]:
     """Return the policy with the adapters exported in a folder (None: the base), these tools in its prompts, behind the
     configured engine. Raises InputError for weights that no engine serves, EnvironmentFault where there is no
     engine."""
     policy.require_servable()
+    model, described = described_model(policy)
+    servers = _servers(policy, model)  # first: they load beside the rest
     adapter = None if weights is None else _adapter(policy, weights)
     tokenizer = load_tokenizer(policy, weights)
-    model, described = described_model(policy)
     encode = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
-    return Served(
-        _servers(policy, model),
+    return served_chat(
+        servers,
         adapter,
         encode=encode,
         end_ids=end_ids(described, tokenizer),
@@ -57,9 +59,8 @@ def served_policy(
 def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[EngineServer], Adapter]:
     """Return the servers of verifiers, and the adapters of the verifier in a folder. Raises as `served_policy`."""
     policy.require_servable()
-    adapter = _adapter(policy, weights)
     model, _ = described_model(policy)
-    return _servers(policy, replace(model, pooling=True)), adapter
+    return _servers(policy, replace(model, pooling=True)), _adapter(policy, weights)
 
 
 def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: str) -> Sequence[EngineServer]:
@@ -67,24 +68,18 @@ def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: s
     dtype, with room for so many tokens. Raises as `served_policy`."""
     policy.require_servable()
     model, _ = described_model(policy)
-    model = replace(model, max_model_len=tokens, dtype=dtype)
-    gpus = [] if model.gpu_memory is None else [_name_of(device)]
-    return fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
+    return _servers(policy, replace(model, max_model_len=tokens, dtype=dtype), device)
 
 
-def _name_of(device: str) -> str:
-    """Return the name of a GPU of this process in CUDA_VISIBLE_DEVICES."""
-    import torch
-
-    return visible_gpus(torch.cuda.device_count())[int(device.partition(":")[2] or 0)]
-
-
-def _servers(policy: PolicyConfig, model: EngineModel) -> Sequence[EngineServer]:
+def _servers(policy: PolicyConfig, model: EngineModel, device: str | None = None) -> Sequence[EngineServer]:
+    """Return the servers of a model, one on each GPU, or one on this `device`."""
     gpus = []
     if model.gpu_memory is not None:
         import torch
 
         gpus = visible_gpus(torch.cuda.device_count())
+        if device is not None:
+            gpus = [gpus[int(device.partition(":")[2] or 0)]]
     return fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
 
 

@@ -100,6 +100,8 @@ class PricedModel:
     """The prompt cache of its endpoint."""
     fit: Callable[[Request], Request] | None = None
     """Shortens a request to the model's context; None: requests are sent whole."""
+    logprobs: bool = True
+    """False if those of greedy replies are not read; those of samples are recorded."""
 
     async def ask(self, view: StepView, *, num_samples: int = 1, temperature: float = 0.0, top_p: float = 1.0) -> Reply:
         """Return the model's reply to the conversation so far."""
@@ -112,6 +114,7 @@ class PricedModel:
                 temperature=temperature,
                 top_p=top_p,
                 max_tokens=self.max_tokens,
+                logprobs=self.logprobs or temperature > 0,
             )
         )
 

@@ -280,12 +280,15 @@ def priced_policy(
     rollout: RolloutConfig,
     waves: Waves,
     tools: Sequence[ToolSpec] = (),
+    *,
+    logprobs: bool = True,
 ) -> PricedModel:
     """Return the small policy with the weights exported in a folder (None: the base model) and these tools in its
-    prompts."""
+    prompts. logprobs: False if those of its greedy replies are not read; a serving engine then leaves them out."""
     backend = _policy_backend(policy, weights, cost, inference, rollout, tools)
     memory = _memory(weights, policy, inference.max_new_tokens, cost.slm_price, tools)
-    return PricedModel(waves.model(backend, memory), cost.slm_price, "slm", inference.max_new_tokens)
+    read, model = logprobs or policy.engine == LOCAL, waves.model(backend, memory)
+    return PricedModel(model, cost.slm_price, "slm", inference.max_new_tokens, logprobs=read)
 
 
 def _policy_backend(
@@ -343,13 +346,13 @@ def _verifier_backend(
 
     if policy.engine_verifier:
         from r2v.policy.serving import scoring_servers
-        from r2v.verifier.serving import ServedVerifier, read_head
+        from r2v.verifier.serving import read_head, served_verifier
 
         servers, adapter = scoring_servers(policy, folder)
         encode = scoring_encoder(
             load_tokenizer(policy), policy, inference, tools
         )  # a verifier's folder holds no tokenizer
-        return ServedVerifier(servers, adapter, head=read_head(folder), encode=encode)
+        return served_verifier(servers, adapter, head=read_head(folder), encode=encode)
     from r2v.memory.on_device.wave_rows import chosen_rows, device_memory
     from r2v.policy.shared_base import acting_policy
     from r2v.verifier.model import VerifierBackend, load

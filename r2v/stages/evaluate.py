@@ -149,7 +149,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
     from r2v.evaluation.acting.methods import MethodRunner
 
     if not work.inputs:  # methods of untrained models alone
-        runner = MethodRunner.of(cfg, work, policy=None)
+        runner = MethodRunner.of(cfg, work, policy=None, logprobs=False)
         runner.variants["slm_base"] = runner.slm
         return runner
     variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None} if "bc" in work.inputs else {}
@@ -161,6 +161,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         router=work.inputs["router"].folder,
         num_samples=cfg.router.num_samples(cfg.inference),
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},
+        logprobs=cfg.reads_logprobs,
     )
 
 

@@ -73,7 +73,7 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     from r2v.rollout.stage_rollouts.candidates import CandidateRollout
     from r2v.stages.verifier_training import fold_of, trained
 
-    runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))
+    runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"), logprobs=False)
     folds = trained(work.inputs["verifier"], "folds")
     places = [] if folds is None else [folds / str(fold) for fold in range(cfg.candidates.num_folds)]
     tools = told_tools(cfg.policy, runner.world.benchmark)

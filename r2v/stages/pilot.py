@@ -71,7 +71,7 @@ def run(cfg: PilotSettings, work: Work) -> None:
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
 
-    runner = MethodRunner.of(cfg, work, policy=published_policy(work))
+    runner = MethodRunner.of(cfg, work, policy=published_policy(work), logprobs=False)
     benchmark = runner.world.benchmark
     every = episode_specs(benchmark, "calibration", [cfg.seed], cfg.tasks, method="", limit=cfg.num_tasks)
     looks_ahead = benchmark.capabilities.snapshot and len(branchable(benchmark, every, "the oracle")) == len(every)

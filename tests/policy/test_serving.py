@@ -38,8 +38,8 @@ def test_base_and_adapters_share_the_servers_and_the_context_length(models: Path
     base, one, two = (
         served_policy(policy, weights, INFERENCE, PRICE) for weights in (None, models / "one", models / "two")
     )
-    assert base.servers is one.servers is two.servers
-    (server,) = base.servers
+    assert base.client.servers is one.client.servers is two.client.servers
+    (server,) = base.client.servers
     assert isinstance(server, OwnServer)
     assert (server.model.max_model_len, server.model.lora_rank, server.model.dtype) == (256, 8, "float32")
     assert one.client.adapter and two.client.adapter and one.client.adapter.name != two.client.adapter.name
@@ -55,7 +55,7 @@ def test_a_reply_comes_from_the_served_policy(models: Path, tmp_path: Path) -> N
     request = Request(messages=(Message(role="user", content="open ticket 7"),), key=(1, "t", 0), max_tokens=8)
     (reply,) = waves.run([lambda: chat.reply(request)])
     assert reply.model == "slm" and reply.samples[0].entropies
-    for server in model.servers:
+    for server in model.client.servers:
         assert isinstance(server, OwnServer)
         server.stop()
 

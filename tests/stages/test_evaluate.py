@@ -126,6 +126,23 @@ def test_gains_are_executed_along_the_pair_that_the_router_learnt_from(
     assert EvaluateSettings.of(load(None, [*overrides])).gains_along(threshold) == along
 
 
+@pytest.mark.parametrize(
+    ("methods", "overrides", "read"),
+    [
+        ("slm_only,llm_only,random_router", [], False),
+        ("slm_only,entropy_router", [], True),
+        ("slm_only,r2v", [], True),
+        ("slm_only,r2v", ["router.features=[page]"], True),  # r2v may act by the score of entropy_router
+        ("slm_only,r2v", ["router.features=[page]", "router.choose_score=false"], False),
+    ],
+)
+def test_log_probabilities_are_asked_for_where_a_score_reads_them(
+    methods: str, overrides: list[str], read: bool
+) -> None:
+    settings = EvaluateSettings.of(load(None, [f"evaluation.methods=[{methods}]", *overrides]))
+    assert settings.reads_logprobs is read
+
+
 def test_a_coins_scores_are_of_the_episodes_seed_whatever_the_tasks_name(tmp_path: Path) -> None:
     """A user's own task may be named like the beginning of a seed, "/s9"."""
     chain = ChainBenchmark(num_tasks=1)

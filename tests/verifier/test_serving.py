@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from r2v.llm.engines.servers import OwnServer
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.verifier.serving import ScoreHead, ServedVerifier, read_head, read_state
+from r2v.verifier.serving import ScoreHead, read_head, served_verifier
 from r2v.wire.message import Message
 from tests.llm.engines.stub_server import hidden_state, stub_engine
 from tests.llm.engines.test_servers import MODEL
@@ -46,16 +46,18 @@ def question(number: int) -> ScoreRequest:
     return ScoreRequest(messages=(Message(role="user", content="x" * (number % 9)),), action="y" * number)
 
 
-def scores(server: OwnServer, adapter: Adapter, questions: Sequence[ScoreRequest]) -> list[float]:
+def scores(
+    server: OwnServer, adapter: Adapter, questions: Sequence[ScoreRequest], head: ScoreHead = HEAD
+) -> list[float]:
     waves = Waves(max_conversations=64)
-    ask = waves.batched(ServedVerifier([server], adapter, head=HEAD, encode=encode))
+    ask = waves.batched(served_verifier([server], adapter, head=head, encode=encode))
     replies = waves.run(partial(ask, one) for one in questions)
     assert [reply.tokens_in for reply in replies] == [len(encode(one.messages, one.action)) for one in questions]
     return [reply.score for reply in replies]
 
 
 def expected(name: str, number: int) -> float:
-    state = read_state({"data": [{"embedding": hidden_state(name, encode(*_parts(number)))}]}, 3)
+    state = hidden_state(name, encode(*_parts(number)))
     return round(1 / (1 + math.exp(-(state[0] - 2 * state[1] + 0.5 * state[2] + 0.25) / 2)), 6)
 
 
@@ -92,11 +94,10 @@ def test_what_a_server_refuses_or_garbles_is_told(
     monkeypatch.setenv("VLLM_STUB_STATE", "nan")
     with pytest.raises(EnvironmentFault, match="not a hidden state of vLLM"):
         scores(server, fold(tmp_path, "fold0"), [question(3)])
-    for bad in ({}, {"data": []}, {"data": [{"embedding": "%"}]}, {"data": [{"embedding": [1.0]}]}):
-        with pytest.raises((KeyError, IndexError, TypeError, ValueError)):
-            read_state(bad, 3)
-    with pytest.raises(ValueError, match="1 values for 3"):
-        read_state({"data": [{"embedding": base64.b64encode(bytes(4)).decode()}]}, 3)
+    server.stop()
+    monkeypatch.delenv("VLLM_STUB_STATE")
+    with pytest.raises(EnvironmentFault, match="3 values for 1, or not finite"):
+        scores(server, fold(tmp_path, "fold0"), [question(3)], replace(HEAD, weight=np.ones(1)))
 
 
 def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def compare_policies(
 ) -> Verdict:
     """Play the first `limit` calibration tasks (None: all) with both policies. Raises EmptyResult where there is
     none."""
-    runner = MethodRunner.of(cfg, work, policy=trained, variants={CLONE: cloned})
+    runner = MethodRunner.of(cfg, work, policy=trained, variants={CLONE: cloned}, logprobs=False)
     specs = episode_specs(runner.world.benchmark, "calibration", cfg.seeds, cfg.tasks, method=WEAK, limit=limit)
     cells = {method: played_cell(runner, method, specs) for method in (CLONE, WEAK)}
     runner.player.play(list(cells.values()), "accept a trained policy")

@@ -98,9 +98,10 @@ class MethodRunner:
         router: Path | None = None,
         variants: dict[str, Path | None] | None = None,
         num_samples: int = 0,
+        logprobs: bool = True,
     ) -> MethodRunner:
         """Load the given models: exported policies, a verifier, a folder of routers. Plays and payments belong to the
-        attempt of `work`."""
+        attempt of `work`. logprobs: False if no method reads the log-probabilities of greedy replies."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
         cases = work.inputs["case_support"].folder if "case_support" in work.inputs else None
@@ -115,7 +116,14 @@ class MethodRunner:
                 slm = priced_api_policy(policy_config, teacher, sections.cost, waves, payer)
             else:
                 slm = priced_policy(
-                    policy_config, weights, sections.cost, sections.inference, sections.rollout, waves, tools
+                    policy_config,
+                    weights,
+                    sections.cost,
+                    sections.inference,
+                    sections.rollout,
+                    waves,
+                    tools,
+                    logprobs=logprobs,
                 )
             return GreedyActor(slm, "slm")
 

@@ -113,7 +113,7 @@ def _played(cfg: ActingSettings, work: Work, policy: Path, trained: Readiness) -
     from r2v.evaluation.calibration import successes
     from r2v.rollout.session import episode_specs
 
-    runner = MethodRunner.of(cfg, work, policy=policy, variants={CLONE: policy})
+    runner = MethodRunner.of(cfg, work, policy=policy, variants={CLONE: policy}, logprobs=False)
     specs = episode_specs(runner.world.benchmark, "calibration", cfg.seeds[:1], cfg.tasks, method=WEAK, limit=PLAYED)
     cell = played_cell(runner, CLONE, specs)
     # a play of its own: a stage that finds some played is not timed

@@ -183,6 +183,7 @@ def _draws(requests: Sequence[GenerationRequest]) -> tuple[list[TokenIds], list[
             temperature=request.temperature,
             top_p=1.0,
             max_tokens=request.max_tokens,
+            logprobs=request.return_logprobs,
         )
         for request in requests
     ]

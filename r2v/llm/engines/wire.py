@@ -25,14 +25,14 @@ class Shortened(ValueError):
 
 
 def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> dict[str, Any]:
-    """Return the JSON body of the request for one completion."""
+    """Return the JSON body of the request for one completion, with log-probabilities if the draw's are read."""
     return {
         "model": model,
         "prompt": list(prompt),
         "max_tokens": draw.max_tokens,
         "temperature": 0,
         "n": 1,
-        "logprobs": NUM_LOGPROBS,
+        "logprobs": NUM_LOGPROBS if draw.logprobs else None,
         "return_tokens_as_token_ids": True,
         "return_token_ids": True,
         "add_special_tokens": False,
@@ -45,16 +45,18 @@ def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: froz
     }
 
 
-def read_completion(answer: Mapping[str, Any], max_tokens: int, end_ids: frozenset[int]) -> Drawn:
-    """Return the tokens of an answer with their log-probabilities and entropies (nats, rounded to 6 decimals). Raises
-    Shortened and NotKeyed; KeyError, TypeError or ValueError if the answer has another format."""
+def read_completion(answer: Mapping[str, Any], draw: Draw, end_ids: frozenset[int]) -> Drawn:
+    """Return the tokens of an answer, with log-probabilities and entropies (nats, 6 decimals) if the draw's are read.
+    Raises Shortened and NotKeyed; KeyError, TypeError or ValueError if the answer has another format."""
     choice = answer["choices"][0]
     tokens = [int(token) for token in choice["token_ids"]]
     if not tokens:
         raise Shortened("the reply has no token")
     drawn = Drawn(tokens=tokens, ended=tokens[-1] in end_ids)
-    if not drawn.ended and len(tokens) < max_tokens:
-        raise Shortened(f"the reply was cut at {len(tokens)} of {max_tokens} tokens")
+    if not drawn.ended and len(tokens) < draw.max_tokens:
+        raise Shortened(f"the reply was cut at {len(tokens)} of {draw.max_tokens} tokens")
+    if not draw.logprobs:
+        return drawn
     figures = choice["logprobs"]["top_logprobs"]
     for token, alternatives in zip(tokens, figures, strict=True):
         report = read_report(token, {int(name.removeprefix("token_id:")): v for name, v in alternatives.items()})

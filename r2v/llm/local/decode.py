@@ -30,6 +30,8 @@ class Draw:
     temperature: float
     top_p: float
     max_tokens: int
+    logprobs: bool = True
+    """False if no one reads the tokens' figures; only a serving engine leaves them out."""
 
     @classmethod
     def of(cls, request: Request, k: int, prompt: int = 0) -> Draw:
@@ -40,6 +42,7 @@ class Draw:
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens=request.max_tokens,
+            logprobs=request.logprobs,
         )
 
 

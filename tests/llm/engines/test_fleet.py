@@ -15,7 +15,7 @@ from r2v.llm.engines.release import ENGINE_KEY_ENV
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.log import logger
 from tests.llm.engines.stub_server import stub_engine
-from tests.llm.engines.test_servers import MODEL
+from tests.llm.engines.test_servers import HTTP_MODEL, MODEL
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     """Start an external server and return its URL; its options are the test's parameter."""
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setenv(name, value)
-    server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", HTTP_MODEL)
     asyncio.run(server.ready())
     monkeypatch.setenv(ENGINE_KEY_ENV, server.key)
     yield server.url
@@ -35,7 +35,11 @@ def test_one_server_for_each_gpu_shared_by_all_policies(tmp_path: Path) -> None:
     servers = fleet_of("vllm", MODEL, home=home, gpus=["2", "5"])
     assert [server.gpu for server in servers if isinstance(server, OwnServer)] == ["2", "5"]
     assert fleet_of("vllm", MODEL, home=home, gpus=["2", "5"]) is servers
-    assert fleet_of("vllm", replace(MODEL, path="/other"), home=home, gpus=[]) is not servers
+    (other,) = fleet_of("vllm", replace(MODEL, path="/other"), home=home, gpus=[])
+    assert other not in servers
+    for server in (*servers, other):
+        assert isinstance(server, OwnServer) and server.pid is not None  # it loads already
+        server.stop()
 
 
 def test_gpus_have_the_names_that_slurm_gave_them(monkeypatch: pytest.MonkeyPatch) -> None:

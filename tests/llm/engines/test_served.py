@@ -12,8 +12,8 @@ import pytest
 
 from r2v.config import Price
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.engines.client import Adapter
-from r2v.llm.engines.served import Served
+from r2v.llm.engines.client import Adapter, ServedModel
+from r2v.llm.engines.served import served_chat
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.llm.local.token_replies import TokenReplies
 from r2v.llm.providers.remote import Unanswered
@@ -21,7 +21,7 @@ from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
 from r2v.wire.message import Message
 from tests.llm.engines.stub_server import END, stub_engine
-from tests.llm.engines.test_servers import MODEL
+from tests.llm.engines.test_servers import HTTP_MODEL, MODEL
 
 PRICE = Price(input=1.0, output=2.0, seconds_per_call=0, seconds_per_token=0)
 
@@ -40,8 +40,16 @@ def server(tmp_path: Path) -> Iterator[OwnServer]:
     own.stop()
 
 
-def served(*servers: Any, adapter: Adapter | None = None) -> Served:
-    return Served(
+@pytest.fixture
+def over_http(tmp_path: Path) -> Iterator[OwnServer]:
+    own = OwnServer(stub_engine(tmp_path / "http") / "bin" / "python", HTTP_MODEL)
+    asyncio.run(own.ready())
+    yield own
+    own.stop()
+
+
+def served(*servers: Any, adapter: Adapter | None = None) -> ServedModel[Request, Reply]:
+    return served_chat(
         servers,
         adapter,
         encode=lambda messages: [len(message.content) % 40 for message in messages] * (1 + len(messages[0].content)),
@@ -55,7 +63,7 @@ def request(number: int, **changes: Any) -> Request:
     return Request(messages=(Message(role="user", content="x" * (number % 9)),), key=(1, f"t{number}", 0), **settings)
 
 
-def answers(model: Served, requests: list[Request]) -> list[Reply]:
+def answers(model: ServedModel[Request, Reply], requests: list[Request]) -> list[Reply]:
     waves = Waves(max_conversations=64)
     chat = waves.model(model)
     return waves.run(partial(chat.reply, question) for question in requests)
@@ -98,7 +106,7 @@ def test_adapters_are_loaded_by_name_and_again_after_a_restart(
 
 
 def test_adapters_that_the_server_cannot_load_are_named(server: OwnServer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot load this adapter .404: no adapter there"):
+    with pytest.raises(InputError, match="cannot load this adapter .500: no adapter there"):
         answers(served(server, adapter=Adapter(name="none", folder=tmp_path)), [request(1)])
 
 
@@ -108,6 +116,16 @@ def test_samples_have_keys_of_their_own_and_greedy_ones_are_drawn_once(server: O
     assert len(greedy.samples) == 3 and len({sample.tokens for sample in greedy.samples}) == 1
     assert sampled.samples[0].logprobs and sampled.samples[0].entropies
     assert sampled.usage.tokens_in == 2
+
+
+def test_a_reply_is_the_same_over_a_socket_and_over_http_and_without_figures_that_nobody_reads(
+    server: OwnServer, over_http: OwnServer
+) -> None:
+    whole, bare = answers(served(server), [request(1), request(1, logprobs=False)])
+    assert whole.samples[0].logprobs and not bare.samples[0].logprobs and not bare.samples[0].entropies
+    assert [sample.tokens for sample in whole.samples] == [sample.tokens for sample in bare.samples]
+    (proved,) = answers(served(ExternalServer(over_http.url, over_http.key)), [request(1, logprobs=False)])
+    assert proved == whole
 
 
 def test_a_prompt_that_the_server_refuses_is_a_refused_request(
@@ -132,10 +150,9 @@ def test_an_engine_without_the_keyed_processor_is_refused(server: OwnServer, mon
         answers(served(server), [request(1)])
 
 
-def test_a_wrong_key_is_one_line(server: OwnServer) -> None:
-    asyncio.run(server.ready())
+def test_a_wrong_key_is_one_line(over_http: OwnServer) -> None:
     with pytest.raises(EnvironmentFault, match="401: Unauthorized"):
-        answers(served(ExternalServer(server.url, "wrong")), [request(1)])
+        answers(served(ExternalServer(over_http.url, "wrong")), [request(1)])
 
 
 def test_conversations_are_spread_over_the_servers_and_answers_do_not_depend_on_it(

@@ -10,24 +10,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import EngineModel
-from r2v.llm.engines.servers import ExternalServer, OwnServer, healthy
+from r2v.llm.engines.servers import ExternalServer, OwnServer
 from tests.llm.engines.stub_server import stub_engine
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
 MODEL = EngineModel(path="/models/llama", dtype="float32", max_model_len=256, lora_rank=8, gpu_memory=None)
+HTTP_MODEL = replace(MODEL, chat="base")
+"""A server of chat completions, which is reached over HTTP as external ones are."""
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnServer]:
-    own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+    own = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", getattr(request, "param", MODEL))
     yield own
     own.stop()
+
+
+of_both_kinds = pytest.mark.parametrize("server", [MODEL, HTTP_MODEL], indirect=True, ids=["direct", "http"])
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -67,15 +73,17 @@ def gone(pid: int) -> bool:
         return True
 
 
+@of_both_kinds
 def test_a_server_is_ready_and_its_key_stands_on_no_command_line(server: OwnServer) -> None:
     asyncio.run(server.ready())
-    assert asyncio.run(healthy(server.url))
+    assert asyncio.run(server.healthy())
     assert not any(server.key in line for _, line in running().values())
     assert server.lives == 1
     asyncio.run(server.ready())  # on another event loop it is ready at once
     assert server.lives == 1
 
 
+@of_both_kinds
 def test_a_dead_server_is_started_again_once_for_all_who_wait(server: OwnServer) -> None:
     async def play() -> None:
         await server.ready()
@@ -83,7 +91,7 @@ def test_a_dead_server_is_started_again_once_for_all_who_wait(server: OwnServer)
         os.kill(group_of(server.pid)[1], signal.SIGKILL)
         await asyncio.gather(*(server.recover(1) for _ in range(5)))
         assert server.lives == 2
-        assert await healthy(server.url)
+        assert await server.healthy()
         await server.recover(2)  # the failure of a healthy server: not restarted
         assert server.lives == 2
 
@@ -109,12 +117,36 @@ def test_a_server_that_does_not_start_says_why(server: OwnServer, monkeypatch: p
     assert server.pid is None
 
 
+def test_a_server_loads_while_its_owner_prepares(server: OwnServer) -> None:
+    server.begin()
+    server.begin()
+    wait_for(lambda: asyncio.run(server.healthy()))
+    asyncio.run(server.ready())
+    assert server.lives == 1
+
+
+def test_a_server_that_failed_while_its_owner_prepared_is_started_again(
+    server: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_STUB_REFUSES", "memory was freed during the measurement")
+    server.begin()
+    monkeypatch.delenv("VLLM_STUB_REFUSES")
+    asyncio.run(server.ready())
+    assert server.lives == 2
+    server.stop()
+    monkeypatch.setenv("VLLM_STUB_REFUSES", "no kernel")
+    server.begin()
+    with pytest.raises(EnvironmentFault, match="the server ended: RuntimeError: no kernel"):
+        asyncio.run(server.ready())
+
+
+@pytest.mark.parametrize("server", [HTTP_MODEL], indirect=True)
 def test_a_port_on_which_another_server_answers_is_left_for_a_free_one(
     server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_STUB_PORT_TAKEN", str(tmp_path / "taken"))
     asyncio.run(server.ready())
-    assert (tmp_path / "taken").exists() and asyncio.run(healthy(server.url, server.key))
+    assert (tmp_path / "taken").exists() and asyncio.run(server.healthy())
 
 
 def test_a_stopped_server_leaves_no_process_and_no_folder(server: OwnServer) -> None:
@@ -158,17 +190,20 @@ from pathlib import Path
 from r2v.llm.engines.servers import OwnServer
 from tests.llm.engines.test_servers import MODEL
 server = OwnServer(Path(sys.argv[1]), MODEL)
-asyncio.run(server.ready())
+server.begin()
+if sys.argv[2] == "ready":
+    asyncio.run(server.ready())
 print(server.pid, server._scratch, flush=True)
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
-def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int], None]) -> None:
+@pytest.mark.parametrize("state", ["ready", "begun"])
+def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int], None], state: str) -> None:
     python = stub_engine(tmp_path / "engine") / "bin" / "python"
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(python)],
+        [sys.executable, "-c", OWNER, str(python), state],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[3],
@@ -178,6 +213,7 @@ def test_no_server_outlives_its_owner(tmp_path: Path, kill: Callable[[int, int],
     assert owner.stdout is not None
     try:
         launcher, scratch = owner.stdout.readline().split()
+        wait_for(lambda: len(group_of(int(launcher))) == 3)
         processes = [int(launcher), *group_of(int(launcher))]
         assert len(processes) == 4
     finally:
