@@ -253,6 +253,11 @@ def as_r2v_error(error: BaseException) -> R2VError | None:
         return None
     if isinstance(error, OSError):
         return _of_system(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("r2v."):
+        return EnvironmentFault(
+            f"{error.name}, a part of R2V itself, is missing: its installation is damaged, or was replaced while this "
+            "command ran; install R2V again and run the same command, finished work is kept"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name and (extra := _extra_of(error.name)):
         return EnvironmentFault(
             f"the package {error.name} is not installed, which this command needs: pip install 'r2v[{extra}]' (in a "

@@ -10,7 +10,7 @@ import pytest
 
 from r2v import errors
 from r2v.cli.main import build_parser
-from r2v.errors import BY_EXIT_CODE, CUDA_OOM, EXIT_CODES, HOST_OOM, FailureKind, failure_of, kind_named
+from r2v.errors import BY_EXIT_CODE, CUDA_OOM, EXIT_CODES, HOST_OOM, FailureKind, as_r2v_error, failure_of, kind_named
 from r2v.slurm.healing import classify
 from r2v.slurm.views.states import JobState
 
@@ -90,3 +90,15 @@ def test_a_machine_out_of_memory_is_known_in_logs_and_exceptions_alike(line: str
     killed = classify.Evidence(log=f"step 3\n{line}\n", scontrol={"JobState": "FAILED", "ExitCode": "0:9"})
     error_class = classify.classify(killed)
     assert error_class is not None and error_class.kind == "host_oom"
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("r2v.data.gone", "r2v.data.gone, a part of R2V itself, is missing: .* install R2V again"),
+        ("bitsandbytes", r"bitsandbytes is not installed, which this command needs: pip install 'r2v\[gpu\]'"),
+    ],
+)
+def test_a_missing_module_names_its_installation(module: str, line: str) -> None:
+    error = as_r2v_error(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert error is not None and re.search(line, str(error))
