@@ -1,7 +1,7 @@
 """The registries of evaluation methods and of ablations, by name.
 
-methods.toml is the only list of method names. `r2v.evaluation.acting.methods` makes an actor of each,
-`r2v.router.baselines` holds the baselines' scores; a test keeps their names equal. Ablations are overrides of the
+methods.toml lists every method. `r2v.evaluation.acting.methods` makes an actor of each and `r2v.router.baselines` holds
+the baselines' scores, by the same names; a test holds them to the list. Ablations are overrides of the
 configuration; ablations.yaml is the only list of their names, and `r2v.experiments.ablations` runs both sides of each.
 """
 

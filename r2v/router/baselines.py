@@ -1,7 +1,7 @@
 """Scores of the routers that R2V is compared with, from the same features and under the same decision rule.
 
-Each is a monotone map into [0, 1) of one published signal, so a threshold on the score is a threshold on the
-signal, and tau = 1 still means never.
+Each is a score in [0, 1), most of them a monotone map of one published signal, so that a threshold on the score is one
+on the signal, and tau = 1 still means never.
 
 - random_router: a uniform keyed by (seed, task, step), so equal thresholds make equal decisions.
 - task_router: a uniform keyed by (seed, task), the same at every step: whole tasks are handed to the LLM. At equal
@@ -30,7 +30,7 @@ from r2v.randomness import uniform
 from r2v.router.models import RouterModel
 
 Score = Callable[[Mapping[str, float], int, str, int], float]
-"""(features, seed, task_id, step) -> a score in [0, 1] that grows with the expected gain of asking the LLM."""
+"""(features, seed, task_id, step) -> a score in [0, 1]; the LLM acts where it reaches the threshold."""
 
 
 def score_function(method: str, models: Mapping[str, RouterModel]) -> Score:
@@ -133,5 +133,6 @@ FIXED_SCORES: dict[str, Score] = {
     "first_steps_router": _first_steps,
 }
 """Scores without a trained model."""
-DRAWN = ("random_router", "task_router", "periodic_router", "first_steps_router")
-"""Routers that read no feature: their scores follow from seed, task and step."""
+KEYED = ("random_router", "task_router", "periodic_router", "first_steps_router")
+"""Routers that read no feature: their scores follow from seed, task and step, and an audit computes them again. Of all
+others it takes the recorded score."""

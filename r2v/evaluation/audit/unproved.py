@@ -49,14 +49,14 @@ UNPROVED = (
         "of a policy that R2V does not bring are its own count; bills are made of the steps' counts",
     ),
     Unproved(
-        what="scores of trained routers",
+        what="scores of routers",
         leaves=(
             *(f"{kind}: steps.*.decision.p_escalate" for kind in _PLAYED),
             *(f"setup: router_scores.{name}.p.*" for name in ("r2v", "disagreement_router")),
             *("states: scores", "states: scores.*"),
         ),
-        why="models gave them; a score is held to its decision and to every other episode that meets its state. A "
-        "coin's score is its draw",
+        why="models gave them; a score is held to its decision and to every other episode that meets its state. One "
+        "that follows from seed, task and step is computed again",
         applies=lambda settings, actors: bool(settings.routed),
     ),
     Unproved(
