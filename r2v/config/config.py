@@ -57,7 +57,7 @@ REMOVED_KEYS: dict[str, Any] = {
     "cost.cache.lifetime": 300.0,
     **{f"perturbations.{name}.enabled": True for name in PerturbationsConfig.categories()},
 }
-"""Removed key -> its fixed value, which is still part of fingerprints."""
+"""Removed key -> its fixed value, which is still part of fingerprints; of every category, later ones too."""
 
 _STEMS = {
     PreferenceConfig: "preference",

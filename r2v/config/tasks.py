@@ -30,7 +30,7 @@ from r2v.extensions import require_name, source_sha256
 INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")
 """Every family of prompt injection."""
 WITHOUT_SEVERITY = ("stale_observation", "shuffled_dom", "prompt_injection")
-"""Categories without a severity; a test keeps `r2v.perturb` equal."""
+"""Categories whose `alter` reads no severity."""
 _NO_SEVERITY = 0.5
 """The default of `severity`."""
 PerturbationMode = Literal["explicit_transient", "explicit_permanent", "implicit_transient", "implicit_permanent"]
@@ -117,15 +117,15 @@ def _category(prob: float, severity: float = 0.5) -> Any:
     return field(default_factory=lambda: CategoryConfig(prob=prob, severity=severity))
 
 
-def _later() -> Any:
+def _if_used() -> Any:
     """Return the field of a category added later: it enters fingerprints only if used, so that earlier ones hold."""
     return field(default_factory=CategoryConfig, metadata=IF_GIVEN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationsConfig:
-    """The perturbations and their probabilities. Categories compose in this order; a step gets at most one that
-    replaces the observation or the call."""
+    """The perturbations and their probabilities. Categories compose in this order, after the one that replaces the
+    observation or the call: a step gets at most one of those."""
 
     tool_error: CategoryConfig = _category(0.10)
     """The tool call returns an error and does nothing; a retry works (severity: probability of a second error), or
@@ -139,15 +139,15 @@ class PerturbationsConfig:
     lines are missing."""
     shuffled_dom: CategoryConfig = _category(0.0)
     """The rows of a page change places."""
-    renumbered_dom: CategoryConfig = _later()
+    renumbered_dom: CategoryConfig = _if_used()
     """The elements of a page swap identifiers, and calls refer to the swapped ones (severity: share of them)."""
     distractor: CategoryConfig = _category(0.20)
     """Look-alike rows with other identifiers are added (severity: from one to four of them)."""
     prompt_injection: CategoryConfig = _category(0.20)
     """An instruction is planted in untrusted text, with a canary that shows whether it was obeyed."""
-    schema_drift: CategoryConfig = _later()
+    schema_drift: CategoryConfig = _if_used()
     """Fields of pages and arguments of calls are renamed, from the first hit on (severity: share of names)."""
-    value_corruption: CategoryConfig = _later()
+    value_corruption: CategoryConfig = _if_used()
     """Numbers, dates and units on a page are plausibly wrong, without a marker (severity: share of them)."""
     goal_typo: CategoryConfig = _category(0.0)
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""

@@ -32,8 +32,14 @@ def call(door: str) -> str:
 
 def right_action(observation: str) -> str:
     """Return the right action on a page, as a perfect verifier would score it."""
-    question: str = json.loads(observation)["question"]
+    question: str = _fields(observation)["question"]
     return call(DOORS[digest("chain", "door", question)[0] % len(DOORS)])
+
+
+def _fields(observation: str) -> dict[str, str]:
+    """Return the fields of a page; a perturbation may have put lines around it."""
+    fields: dict[str, str] = json.loads(next(line for line in observation.splitlines() if '"question"' in line))
+    return fields
 
 
 def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
@@ -43,7 +49,7 @@ def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
     def act(request: Request) -> str:
         page = next(message.text for message in reversed(request.messages) if '"question"' in message.text)
         right = right_action(page)
-        hard = json.loads(page)["look"] == "hard"
+        hard = _fields(page)["look"] == "hard"
         accuracy = p_hard if hard and p_hard is not None else p_easy
         if uniform("chain", *request.key) < accuracy:
             return right

@@ -2,11 +2,11 @@
 
 Category c hits observation t iff `uniform(SCHEDULE_VERSION, seed, benchmark, task, t, c) < prob`. Draws are
 independent, so cutting an episode changes no earlier step, raising a probability only adds hits, and neither order nor
-sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories compose in the order of
-`PerturbationsConfig`, users' own last. A failed call has no page, so at most one category replaces an answer. An
-alteration with the same text, seconds and names is not a hit and is not recorded. A benchmark without a `Surface` gets
-generic plants: mutated copies of a page's rows and a fixed bank of injected instructions; changing the bank needs a new
-`SCHEDULE_VERSION`.
+sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories that replace the page come
+first, and only the first hit of them takes effect; the others compose in the order of `PerturbationsConfig`, users' own
+last. A failed call has no page. An alteration with the same text, seconds and names is not a hit and is not recorded. A
+benchmark without a `Surface` gets generic plants: mutated copies of a page's rows and a fixed bank of injected
+instructions; changing the bank needs a new `SCHEDULE_VERSION`.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ class Schedule:
     ) -> PerturbedOutput:
         """Return the world's page of observation `step` as the agent sees it. `previous` is the world's page before
         it, `tools` are the world's tools."""
-        outcome = PerturbedOutput(text=page)
-        for name in self._of("replace", "value", "edit"):
+        outcome, replacing = PerturbedOutput(text=page), self._of("replace")
+        for name in (*replacing, *self._of("value", "edit")):  # replacing first, or it would undo what is recorded
             since = self._since(name, task, step)
-            if since is not None:
+            if since is not None and not (name in replacing and outcome.applied):
                 change = self._change(name, task, since, outcome.text, previous, tools)
                 outcome = outcome.then(name, self.mode(name), change) if change else outcome
         return outcome

@@ -23,7 +23,7 @@ from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
 from r2v.perturb import call_failed, perturbation_type
-from r2v.perturb.category import category
+from r2v.perturb.category import Category, Change, category
 from r2v.perturb.renaming import Fields
 from r2v.perturb.schedule import Schedule
 from r2v.wire.message import ToolSpec
@@ -145,7 +145,7 @@ DRAWN = {
     "goal_typo": "f06909717f0fd97d",
     "latency": "b4e4a203ae1defa0",
 }
-"""Hashes of the categories' draws before they had modes to choose from."""
+"""Hashes of each category's draws as they were first made."""
 
 
 @pytest.mark.parametrize("name", PerturbationsConfig.categories())
@@ -240,11 +240,30 @@ def test_seed_task_step_and_benchmark_all_matter() -> None:
     assert len({frozenset(s for t, s in base if t == number) for number in range(10)}) > 5
 
 
-def test_only_one_replacement_takes_effect() -> None:
+def test_only_one_failure_answers_a_call() -> None:
     schedule = _schedule(tool_error=1.0, tool_timeout=1.0, stale_observation=1.0)
     failure = schedule.call(_task(), ["get"] * 3)
     assert failure is not None
     assert [one.category for one in failure.applied] == ["tool_error"]
+
+
+OTHER = Category(
+    kind="replace",
+    group="partial_observability",
+    alter=lambda scene: Change(text=scene.text.replace("header", "other")),
+)
+
+
+def test_only_one_category_replaces_a_page_and_edits_come_after_it() -> None:
+    other = f"{__name__}:OTHER"
+    both = _schedule(distractor=1.0, stale_observation=0.5, **{other: 1.0})
+    pages = [both.page(_task(), step, PAGE, PAGE.replace("header", "before")) for step in range(1, 30)]
+    hits = [[one.category for one in page.applied] for page in pages]
+    assert all(
+        page.text.startswith("before" if "stale_observation" in hit else "other")
+        for page, hit in zip(pages, hits, strict=True)
+    )
+    assert {tuple(hit) for hit in hits} == {("stale_observation", "distractor"), (other, "distractor")}
 
 
 def test_held_out_families_never_occur_and_shift_brings_them_back() -> None:
