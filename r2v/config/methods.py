@@ -1,7 +1,7 @@
 """The registries of evaluation methods and of ablations, by name.
 
 methods.toml lists every method. `r2v.evaluation.acting.methods` makes an actor of each and `r2v.router.baselines` holds
-the baselines' scores, by the same names; a test holds them to the list. Ablations are overrides of the
+the baselines' scores, by the same names (tests/evaluation/acting/test_methods.py). Ablations are overrides of the
 configuration; ablations.yaml is the only list of their names, and `r2v.experiments.ablations` runs both sides of each.
 """
 

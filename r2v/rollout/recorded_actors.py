@@ -37,7 +37,7 @@ from r2v.rollout.actors import (
 from r2v.rollout.bill import PromptCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import priced_endpoint, teacher_name, told_tools
-from r2v.router.baselines import KEYED, instruments, score_function
+from r2v.router.baselines import RECOMPUTED, instruments, score_function
 from r2v.router.escalation import needs_score
 from r2v.storage.weights import BUNDLED
 from r2v.wire.exchange import TokenCounts
@@ -234,7 +234,7 @@ class RecordedActors:
         given = None if step.decision is None else step.decision.p_escalate
         if needs_score(threshold) and not (given is not None and 0 <= given <= 1):
             raise NoRecord(f"p_escalate {given} is no score")
-        score = score_function(method, {}) if method in KEYED else lambda *state: given or 0.0
+        score = score_function(method, {}) if method in RECOMPUTED else lambda *state: given or 0.0
         needed = instruments(method, features)
         drawn = inference.num_candidates if needed.samples else 0
         tokens, proposal = step.tokens or Tokens(), step.proposal or Proposal(text="")

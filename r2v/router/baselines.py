@@ -1,7 +1,7 @@
 """Scores of the routers that R2V is compared with, from the same features and under the same decision rule.
 
 Each is a score in [0, 1), most of them a monotone map of one published signal, so that a threshold on the score is one
-on the signal, and tau = 1 still means never.
+on the signal. `recorded_score` caps it below 1, so tau = 1 still means never.
 
 - random_router: a uniform keyed by (seed, task, step), so equal thresholds make equal decisions.
 - task_router: a uniform keyed by (seed, task), the same at every step: whole tasks are handed to the LLM. At equal
@@ -133,6 +133,6 @@ FIXED_SCORES: dict[str, Score] = {
     "first_steps_router": _first_steps,
 }
 """Scores without a trained model."""
-KEYED = ("random_router", "task_router", "periodic_router", "first_steps_router")
+RECOMPUTED = ("random_router", "task_router", "periodic_router", "first_steps_router")
 """Routers that read no feature: their scores follow from seed, task and step, and an audit computes them again. Of all
 others it takes the recorded score."""
