@@ -19,7 +19,7 @@ from r2v.memory.model_registry import ModelConfigValues
 Action = Literal["train", "read", "generate"]
 TERMS = ("1", "tokens", "tokens^2", "rows", "rows * tokens", "rows * tokens^2", "predicted")
 """Terms of the polynomials; `predicted` counts the tokens whose log-probabilities are computed, all rows together."""
-_VERSION = 1
+_VERSION = 2
 """Version of the measurements; incremented when earlier ones no longer hold."""
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "camembert")
 """Model types treated as encoders, even if transformers has decoders of them."""

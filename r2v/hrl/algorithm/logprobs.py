@@ -20,10 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from r2v.errors import InputError, UsageError
+from r2v.memory.planner.phases import CHUNK
 
-_CHUNK = 256
-"""Tokens whose logits exist at once: .5 GiB in an update with 128,256 words. The memory plan, measured with 1,024, is
-above it."""
 _COMPUTES_IN_BFLOAT16 = "r2v_computes_in_bfloat16"
 
 
@@ -95,7 +93,7 @@ def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def completion_logprobs(
-    model: Any, batch: TokenBatch, chunk: int = _CHUNK, *, gradient_checkpointing: bool = False
+    model: Any, batch: TokenBatch, chunk: int = CHUNK, *, gradient_checkpointing: bool = False
 ) -> Tensor:
     """Return (N, T): the log-probability of each completion token given all earlier ones, 0 elsewhere.
 

@@ -5,6 +5,7 @@ Each function runs the networks and losses of this package on the tensors of a `
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, Text
 from r2v.hrl.algorithm.logprobs import TokenBatch, logprobs_at, set_autocast
 from r2v.hrl.models.encoders import HEAD_WIDTHS, ValueModel
+from r2v.hrl.parallel.base_model import fused_adapters
 from r2v.llm.local.rehearsal import generate
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 def memory(run: Rehearsal) -> None:
     """Run one micro-batch of a case's role, or a wave of its completions."""
     if run.case.action == "generate":
-        generate(run)
+        # peft has a layer of its own for 4-bit matrices, which is not fused
+        generate(run, nullcontext if run.case.four_bit else fused_adapters)
     else:
         {"language": language, "critic": critic, "value": value}[run.case.role](run)
 

@@ -6,6 +6,8 @@ when the KV cache is at its longest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -23,8 +25,8 @@ def memory(run: Rehearsal) -> None:
     (generate if run.case.action == "generate" else score)(run)
 
 
-def generate(run: Rehearsal) -> None:
-    """Rehearse a wave of `rows` completions."""
+def generate(run: Rehearsal, passes: Callable[[Any], AbstractContextManager[None]] = nullcontext) -> None:
+    """Rehearse a wave of `rows` completions. `passes`: context of the model's passes."""
     model, rows = run.decoder(), run.shape.rows
     temperature, top_p = {"greedy": (0.0, 1.0), "sampled": (1.0, 1.0), "nucleus": (1.0, 0.9)}[run.case.sampling]
 
@@ -33,7 +35,7 @@ def generate(run: Rehearsal) -> None:
 
     def wave() -> None:
         prompts = [[0] * (run.shape.tokens - 1)] * rows
-        with run.autocast():
+        with run.autocast(), passes(model):
             batch, row_of = Batch.prefill(model, prompts, 0, None, None)
             run.mark("copied")
             batch.select([row_of[row] for row in range(rows)][::-1])

@@ -18,8 +18,8 @@ from r2v.memory.planner.roles import Device, MemoryPhase
 from r2v.memory.planner.state import IN_8_BITS, WHOLE_WEIGHTS, RoleMemory
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
 
-CHUNK = 1024
-"""Tokens whose logits exist at once in hierarchical training (`r2v.hrl.algorithm.logprobs`)."""
+CHUNK = 256
+"""Tokens whose logits exist at once in hierarchical training: .5 GiB in an update with 128,256 words."""
 _TILE = 4096
 """Tokens of a tile of TRL's losses."""
 Lookup = Callable[[MeasuredCase], MeasuredMemory]
@@ -125,9 +125,9 @@ def _critic_case(job: TrainingJob, role: str) -> MeasuredCase:
 
 
 def _widths(job: TrainingJob, strategy: Strategy) -> dict[str, Any]:
-    """Return the widths of a case. TRL and the verifier compute under autocast; hierarchical training computes in the
-    type of the weights, except for trained weights that are whole on each rank."""
-    whole = job.lora_rank == 0 and strategy.shards in WHOLE_WEIGHTS
+    """Return the widths of a case. TRL and the verifier compute under autocast; so does hierarchical training, but in
+    the type of the weights if they are sharded or in 4 bits."""
+    whole = strategy.shards in WHOLE_WEIGHTS and not job.four_bit
     return {
         "rank": job.lora_rank,
         "width": job.base_width,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from r2v.hrl.models.encoders import HEAD_WIDTHS
@@ -40,6 +42,16 @@ def test_autocast_is_the_one_of_trained_weights() -> None:
         for autocast in (False, True)
     )
     assert mixed.peak < exact.peak and mixed.static == exact.static
+
+
+def test_a_wave_has_fused_adapters_as_in_training() -> None:
+    """Except on 4-bit matrices, for which peft has a layer of its own."""
+    for four_bit, fuses in ((False, True), (True, False)):
+        case = MeasuredCase(
+            code=REHEARSED, action="generate", model=SMALL, rank=4, frozen=True, sampling="sampled", four_bit=four_bit
+        )
+        wave, unfused = (rehearse(one, SHAPE).peak for one in (case, replace(case, code=job("evaluate").memory)))
+        assert (wave != unfused) is fuses
 
 
 def test_a_reference_saves_nothing() -> None:

@@ -23,7 +23,11 @@ CRITIC = (
     "so that in backward a layer's inner states and their gradient (5 hidden sizes a token) are there for one text at "
     "a time; the arithmetic had them for both, and the pooler, which the trainer drops"
 )
-EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC}
+ADAPTERS = (
+    "hierarchical training casts adapters to the base's bfloat16 and generates with two operations a layer; the "
+    "arithmetic had float32 copies of their inputs"
+)
+EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC, "mixed": ADAPTERS, "rollout": ADAPTERS}
 """Word in the case's name -> reason why the two differ by more than a hundredth."""
 
 

@@ -109,13 +109,13 @@ def test_sharding_is_chosen_where_full_training_needs_it() -> None:
 
 
 def test_the_vocabulary_counts() -> None:
-    """With 128 256 words the chain over the logits is the peak."""
+    """With 128 256 words the chain over the logits is the peak of two rows."""
     found = plan(SHARED, Machine(memory=141 * GIB), lookup, checkpoint=True)
     device = found.devices[0].device
     actor = next(phase for phase in device.phases if phase.name == "actor")
-    memory = phase_memory(SHARED, found.strategy, device, actor, 4, lookup)
+    memory = phase_memory(SHARED, found.strategy, device, actor, 2, lookup)
     assert memory.peak_at == "backward, logits"
-    assert memory.activation > 3 * 1024 * 128_256 * 4, "a chunk of them in float32, and what is made of it"
+    assert memory.activation > 3 * 256 * 128_256 * 4, "a chunk of them in float32, and what is made of it"
 
 
 def test_the_same_work_gives_the_same_plan() -> None:
@@ -155,7 +155,7 @@ def test_a_checkpoint_gathers_less_than_training_does() -> None:
             assert 4 * sizes.embedding <= shared.gathered
 
 
-def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_training() -> None:
+def test_only_weights_that_are_whole_are_autocast_in_hierarchical_training() -> None:
     """Computed in bfloat16 they take less; under FSDP they are computed in float32."""
     full = replace(SHARED, lora_rank=0, batch=4)
     mixed, exact = (replace(full, precision=precision) for precision in ("mixed", "float32"))  # type: ignore[arg-type]
