@@ -36,6 +36,7 @@ MADE_LATER = {
 }
 """Paths written by a run, a cluster setting or the build of the site: never in the repository."""
 MADE_UP = {
+    "r2v.data.gone",
     "ask.py",
     "config.toml",
     "mini.yaml",

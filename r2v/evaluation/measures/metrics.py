@@ -120,8 +120,8 @@ def seed_means(grid: Grid) -> FloatArray:
 
 
 def tail_figures(grid: Grid, cvar_alpha: float) -> dict[str, float | None]:
-    """Tail figures, which a mean hides: the worst seed, CVaR over seeds of failure, the worst tenth of tasks (a
-    fraction of a task counts as such), latency percentiles over episodes."""
+    """Figures without an interval, which a mean hides: the worst seed, CVaR over seeds of failure, the worst tenth of
+    tasks (a fraction of a task counts as such), latency percentiles over episodes."""
     names = ("worst_seed_sr", "cvar_failure", "bottom_10_sr", "p50_latency", "p95_latency")
     if np.isnan(grid["success"]).all():
         return dict.fromkeys(names)

@@ -220,3 +220,9 @@ def test_order_of_episodes_and_a_second_writing_change_no_byte(episodes, setup, 
 def test_one_flipped_success_shows(episodes, setup, texts):
     flipped = [dataclasses.replace(episodes[0], success=not episodes[0].success), *episodes[1:]]
     assert render(build_tables(flipped, setup).bundle())["main_table.csv"] != texts["main_table.csv"]
+
+
+def test_every_figure_of_the_main_table_is_defined() -> None:
+    labels = {"method", "benchmark", "condition", "seed", "ci_method", "many_faults", "leading"}
+    figures = {name for name in COLUMNS["main_table.csv"] if not name.startswith("n_") and not name.endswith("_ci")}
+    assert figures - labels == GLOSSARY.keys()
