@@ -102,7 +102,7 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     assert bundle.manifest.weights == "none" and not bundle.policy.exists()
     benchmark = load_benchmark("desk", config.env.options)
     waves = engine(config.rollout, benchmark)
-    actor = routed_actor(bundle, benchmark, waves, rollout=config.rollout, journal=Path("bundle-journal"))
+    actor = routed_actor(bundle, benchmark, waves, rollout=config.rollout)
     tasks = {task.task_id: task for task in benchmark.tasks()}
     specs = [
         EpisodeSpec(

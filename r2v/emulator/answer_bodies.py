@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,10 +68,11 @@ def _held_to_schema(body: Json) -> bool:
 
 
 def complete(
-    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cache: CachedTokens
+    request: EmulatedRequest, answer: Answer, faults: frozenset[str], cache: CachedTokens, count: Callable[[str], int]
 ) -> EmulatedCompletion:
     """Call the answer function, and apply thoughts, the token limit and the answer faults. cache: prompt tokens read
-    from and written to the prompt cache. Raises LookupError if the answer function does not accept the request."""
+    from and written to the prompt cache; count: prompt tokens of a text. Raises LookupError if the answer function does
+    not accept the request."""
     body = request.body
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     thought = thoughts(request.provider, request.model, body)
@@ -95,7 +96,7 @@ def complete(
     return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
-        tokens_in=request.tokens_in,
+        tokens_in=sum(count(message.text) for message in request.messages),
         tokens_out=thought + sum(map(count_tokens, texts)),
         thoughts=thought,
         cut=cut,

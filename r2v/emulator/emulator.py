@@ -21,6 +21,7 @@ from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
 from r2v.emulator.server import EmulatorServer
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.llm.scripted import count_tokens
 from r2v.storage.lease import lease
 
 
@@ -29,7 +30,7 @@ class Emulator:
 
     answer: the models' answer function, its dotted path, or a short name (see `answers`); several are called in turn.
     faults: faults to inject; seed: seed of their probabilities. models: names served although the providers do not
-    list them or have retired them.
+    list them or have retired them. count: tokens of a text, for billing prompts.
     folder: folder of the state, from which a later emulator continues even after a crash; None: a temporary folder.
     ledger: the ledger's file; None: inside the folder. port: 0 takes a free one. clock: seconds since 1970.
     Raises LeaseConflict if another emulator serves the folder, EnvironmentFault if the disk or the port is refused,
@@ -50,6 +51,7 @@ class Emulator:
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
         models: Collection[str] = (),
+        count: Callable[[str], int] = count_tokens,
     ) -> None:
         self._folder, self._ledger, self._port = folder, ledger, port
         self._make_state = partial(
@@ -62,6 +64,7 @@ class Emulator:
             timing=timing or Timing(),
             clock=clock,
             models=models,
+            count=count,
         )
 
     def __enter__(self) -> Self:

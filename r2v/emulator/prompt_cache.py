@@ -8,12 +8,11 @@ writing. Neither caches fewer tokens than `CACHEABLE`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from r2v.emulator.answers import EmulatedRequest
-from r2v.llm.scripted import count_tokens
 
 CACHEABLE = 1024
 """Minimum tokens of a cached prefix, at both providers."""
@@ -44,9 +43,10 @@ class _Prefix:
 
 
 class PromptCaches:
-    """Prompt caches of all models. Not thread-safe; the owner has a lock."""
+    """Prompt caches of all models. count: tokens of a text. Not thread-safe; the owner has a lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
         self._entries: dict[bytes, tuple[float, float]] = {}
         """(end time, lifetime from the last use in seconds) by prefix digest."""
 
@@ -87,7 +87,7 @@ class PromptCaches:
         state, tokens = hashlib.blake2b(f"{request.provider} {request.model}".encode(), digest_size=16), 0
         for text, lifetime in _blocks(request.body):
             state.update(f"{len(text)} {text}".encode())
-            tokens += count_tokens(text)
+            tokens += self._count(text)
             yield _Prefix(state.digest(), tokens, lifetime)
 
 

@@ -92,9 +92,10 @@ class ServerState:
         timing: Timing,
         clock: Callable[[], float],
         models: Collection[str],
+        count: Callable[[str], int],
     ) -> None:
         self.folder, self.answer, self._models = folder, answer, frozenset(models)
-        self.limits, self.lifecycle, self.timing = limits, lifecycle, timing
+        self.limits, self.lifecycle, self.timing, self.count = limits, lifecycle, timing, count
         faults = tuple(faults)
         self._clock, self._skew = clock, timing.skew if any(f.name == "clock_skew" for f in faults) else 0.0
         self.lock, self.stopping = threading.RLock(), threading.Event()
@@ -114,7 +115,7 @@ class ServerState:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.in_flight: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self._caches = PromptCaches()
+        self._caches = PromptCaches(count)
         self._bucket: dict[str, tuple[float, float]] = {}
 
     def now(self) -> float:

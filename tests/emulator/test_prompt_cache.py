@@ -6,6 +6,7 @@ from typing import Any
 
 from r2v.emulator.bodies import parse_request
 from r2v.emulator.prompt_cache import CachedTokens, PromptCaches
+from r2v.llm.scripted import count_tokens
 
 PAGE = "word " * 1100
 
@@ -22,7 +23,7 @@ def anthropic(*texts: str, ttl: str | None = None) -> Any:
 
 def test_a_marked_conversation_is_read_by_its_next_turn_until_its_time_is_over() -> None:
     for ttl, life in (("5m", 300), ("1h", 3600)):
-        caches, kept = PromptCaches(), 1100 if ttl == "1h" else 0
+        caches, kept = PromptCaches(count_tokens), 1100 if ttl == "1h" else 0
         assert caches.split(anthropic(PAGE, ttl=ttl), 0.0) == CachedTokens(written=1100, written_1h=kept)
         following = anthropic(PAGE, "click", PAGE, ttl=ttl)
         assert caches.split(following, life - 1).read == 1100
@@ -33,7 +34,7 @@ def test_a_marked_conversation_is_read_by_its_next_turn_until_its_time_is_over()
 
 
 def test_what_is_short_or_unmarked_is_not_kept_and_openai_keeps_unasked() -> None:
-    caches = PromptCaches()
+    caches = PromptCaches(count_tokens)
     assert caches.split(anthropic("a word", ttl="5m"), 0.0) == CachedTokens()
     assert caches.split(anthropic(PAGE), 0.0) == CachedTokens() == caches.split(anthropic(PAGE), 1.0)
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": PAGE}]}

@@ -81,7 +81,7 @@ def complete_and_bill(
 ) -> tuple[EmulatedCompletion, Bill]:
     """Return a request's completion and its bill, not yet booked."""
     faults = state.injector.draw("answer", request.provider, "create" if batch else "sync")
-    completion = complete(request, state.answer, faults, state.cached(request))
+    completion = complete(request, state.answer, faults, state.cached(request), state.count)
     bill = Bill(
         provider=request.provider,
         mode="batch" if batch else "sync",

@@ -151,7 +151,7 @@ class Clicking(BrowserBenchmark):
     """Any task of BrowserGym, with the experts of MiniWoB."""
 
     capabilities = MiniWoB.capabilities
-    expert = MiniWoB.expert
+    expert = staticmethod(MiniWoB.expert)
 
 
 @real_browser

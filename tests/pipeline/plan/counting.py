@@ -96,7 +96,9 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     from r2v.evaluation.acting import methods
     from r2v.rollout import model_factory
 
-    def policy(policy: Any, weights: Any, cost: Any, inference: Any, rollout: Any, waves: Any, *_: Any) -> PricedModel:
+    def policy(
+        policy: Any, weights: Any, cost: Any, inference: Any, rollout: Any, waves: Any, *_: Any, **__: Any
+    ) -> PricedModel:
         return PricedModel(waves.model(_Student()), SLM_PRICE, "slm", 24)
 
     for module in (methods, model_factory):
