@@ -18,7 +18,9 @@ _OPENBLAS_BYTES = 2 * 128 * 2**20
 def keep_heap() -> None:
     """Let all threads allocate from one heap whose end is returned to the system from 256 MiB on, and tensors of more
     than 32 MiB outside it. By default each wave and each update returns its memory and takes it anew page by page, and
-    each thread keeps free memory of its own."""
+    each thread keeps free memory of its own. Variables MALLOC_* of the user's are left as they are."""
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
     with suppress(AttributeError):
         for parameter, value in ((-8, 1), (-1, 1 << 28), (-3, 1 << 25)):  # M_ARENA_MAX, M_TRIM_, M_MMAP_THRESHOLD
             ctypes.CDLL(None).mallopt(parameter, value)
