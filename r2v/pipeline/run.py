@@ -195,16 +195,7 @@ def run_job(
         gc.collect()
         release_free_memory()
         if not (resumes or work.found_played or row.remakes):
-            duration = Duration(
-                job=row.name,
-                fingerprint=key,
-                seconds=round(time.monotonic() - began, 3),
-                cpu_seconds=round(cpu_seconds() - cpu, 3),
-                device=device_here(),
-                cpus=allocated_cpus(),
-                published=publish,
-            )
-            record(root, duration)
+            _record_duration(root, row, key, time.monotonic() - began, cpu_seconds() - cpu, publish)
         artifact = made_already(config, row, key, root)
         assert artifact is not None
         if publish:
@@ -218,6 +209,20 @@ def run_job(
     elif not quiet:
         logger.info("stage up to date: stage=%s", row.name)
     return StageResult(job=row.name, artifact=artifact, fresh=fresh, cpu_seconds=seconds)
+
+
+def _record_duration(root: Path, row: Job, key: str, seconds: float, used: float, published: bool) -> None:
+    """Record a stage's seconds by the clock and of the CPU, by which the next plans are timed."""
+    duration = Duration(
+        job=row.name,
+        fingerprint=key,
+        seconds=round(seconds, 3),
+        cpu_seconds=round(used, 3),
+        device=device_here(),
+        cpus=allocated_cpus(),
+        published=published,
+    )
+    record(root, duration)
 
 
 @contextmanager

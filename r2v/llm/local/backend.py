@@ -81,6 +81,8 @@ class LocalBackend:
             batches = _batches(prompts, requests, rows)
             return {i: reply for batch in batches for i, reply in self._answer(batch, prompts, requests)}
 
+        if not requests:
+            return []
         longest = max(len(prompt) + request.max_tokens for prompt, request in zip(prompts, requests, strict=True))
         total = sum(map(num_drawn, requests))
         replies = self._rows.run(answered, tokens=longest, total=total, phase=f"decoder, {self.name}")
